@@ -1,0 +1,1 @@
+"""Decisions and data of a member: no sockets, clock, randomness, files, threads or logging."""

@@ -1,0 +1,58 @@
+"""The words everything else uses: identities, indexes, addresses, rows."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import msgspec
+
+MemberId = NewType("MemberId", str)
+"""A member's uuid in its 36-character form. Identity is this, never an address (safety rule 4)."""
+
+ClientId = NewType("ClientId", bytes)
+"""A client's uuid, 16 bytes."""
+
+PartitionId = NewType("PartitionId", int)
+"""0-based number of a partition."""
+
+ReplicaIndex = NewType("ReplicaIndex", int)
+"""0 is the primary, 1 to 6 are backups, NO_INDEX is none."""
+
+Namespace = NewType("Namespace", str)
+"""Names a fragment: service and object, for example ``map/flights``."""
+
+Micros = NewType("Micros", int)
+"""A moment of the member's monotonic clock, or a span, in microseconds."""
+
+NO_INDEX = ReplicaIndex(-1)
+REPLICA_SLOTS = 7
+"""Slots of a row: one primary and up to six backups (ADL-01)."""
+BACKUP_COUNT_MAX = REPLICA_SLOTS - 1
+
+Row = tuple[MemberId | None, ...]
+"""The replicas of one partition, REPLICA_SLOTS long, hottest first; None is a hole."""
+
+EMPTY_ROW: Row = (None,) * REPLICA_SLOTS
+
+
+class Address(msgspec.Struct, frozen=True, order=True):
+    """Where a member listens. Ordered by host, then port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def namespace_of(service: str, name: str) -> Namespace:
+    """The namespace of a structure: ``namespace_of("map", "flights") == "map/flights"``."""
+    return Namespace(f"{service}/{name}")
+
+
+def index_in(row: Row, member: MemberId) -> ReplicaIndex:
+    """The replica index of a member in a row, NO_INDEX when it holds none."""
+    for index, holder in enumerate(row):
+        if holder == member:
+            return ReplicaIndex(index)
+    return NO_INDEX

@@ -1,0 +1,395 @@
+"""The member protocol's control messages, one frozen struct each.
+
+Names are past tense for news and ``...Requested`` / ``...Answered`` for pairs. Every request is
+repeated by its sender until it is answered or the peer has left the member list, so every
+receiver must treat a second copy as the same request. ``DATA_CHANNEL`` messages travel on the
+link's bulk connection so that they never delay a heartbeat; all others on the control
+connection. Each connection keeps its order; a reset loses an unknown tail.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
+from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base of everything that members say to each other in msgpack."""
+
+
+# -- membership ---------------------------------------------------------------------------
+
+
+class ProbeRequested(Message, frozen=True):
+    """Discovery: who are you, and whom do you take for master? Sent to an address."""
+
+    cluster_name: str
+    sender: MemberInfo
+
+
+class ProbeAnswered(Message, frozen=True):
+    """Answer to a probe. ``master`` is None while the answerer has not joined a cluster."""
+
+    cluster_name: str
+    sender: MemberInfo
+    master: MemberInfo | None
+
+
+class JoinRequested(Message, frozen=True):
+    """A joiner asks the master to be put on the list. Sent to an address, repeated."""
+
+    cluster_name: str
+    partition_count: int
+    joiner: MemberInfo
+
+
+class JoinRefused(Message, frozen=True):
+    """The master will not take the joiner; ``final`` tells the joiner not to ask again."""
+
+    reason: str
+    final: bool
+
+
+class MembersPublished(Message, frozen=True):
+    """The master's member list; installed if newer and if it contains the receiver."""
+
+    list: MemberList
+
+
+class Heartbeat(Message, frozen=True):
+    """I live; this is the version of my member list, and whom I take for master."""
+
+    list_version: int
+    master: MemberId | None
+
+
+class SuspicionTold(Message, frozen=True):
+    """You are not on my list of this version: treat yourself as expelled (M5)."""
+
+    list_version: int
+    master: MemberId | None
+
+
+class ClaimRequested(Message, frozen=True):
+    """The claimant suspects every member older than itself and asks for agreement."""
+
+    list_version: int
+
+
+class ClaimAnswered(Message, frozen=True):
+    """``accepted`` is False while the answerer still trusts a member older than the claimant."""
+
+    accepted: bool
+    list: MemberList
+
+
+class LeaveRequested(Message, frozen=True):
+    """A member asks the master to move its data away; repeated every second."""
+
+    member: MemberId
+
+
+class LeaveAllowed(Message, frozen=True):
+    """The member is in no row any more (P12); names the incarnation it is meant for."""
+
+    member: MemberId
+
+
+class LeaveOrdered(Message, frozen=True):
+    """An operator asked, through another member, that the receiver leaves gracefully."""
+
+    member: MemberId
+
+
+class GoodbyeTold(Message, frozen=True):
+    """The sender ends now; it holds no replica."""
+
+    member: MemberId
+
+
+# -- partition table ----------------------------------------------------------------------
+
+
+class TableImage(msgspec.Struct, frozen=True, array_like=True):
+    """Some or all rows, compactly.
+
+    ``slots`` holds REPLICA_SLOTS big-endian unsigned 16-bit numbers per listed partition:
+    positions in ``members``, 0xFFFF for a hole.
+    """
+
+    members: tuple[MemberId, ...]
+    partitions: tuple[int, ...]
+    versions: tuple[int, ...]
+    slots: bytes
+
+
+class TablePublished(Message, frozen=True):
+    """Rows and finished migrations from the master (ADL-10, ADL-23).
+
+    ``whole`` tells that ``image`` lists every partition. ``publication`` rises with each message
+    of this master; the receiver answers with it.
+    """
+
+    publication: int
+    image: TableImage
+    completed: tuple[MigrationInfo, ...]
+    whole: bool
+
+
+class PublicationAnswered(Message, frozen=True):
+    """``in_step`` is False when the receiver could not apply it and needs the whole table."""
+
+    publication: int
+    in_step: bool
+    stamp: int
+
+
+class StampPublished(Message, frozen=True):
+    """The master's table stamp; a receiver with another one asks for the table (facts 4.3)."""
+
+    stamp: int
+
+
+class TableRequested(Message, frozen=True):
+    """Send me the whole table."""
+
+    stamp: int
+
+
+class StateRequested(Message, frozen=True):
+    """A new master asks for table and migrations (ADL-11); repeated until answered (ADL-13)."""
+
+    round: int
+
+
+class StateAnswered(Message, frozen=True):
+    """Everything the new master needs from one member."""
+
+    round: int
+    image: TableImage
+    completed: tuple[MigrationInfo, ...]
+    active: tuple[MigrationInfo, ...]
+
+
+# -- migration ----------------------------------------------------------------------------
+
+
+class MigrationRequested(Message, frozen=True):
+    """Master to the partition's primary: copy the data to the destination (ADL-28, PIM-08)."""
+
+    migration: MigrationInfo
+    completed: tuple[MigrationInfo, ...]
+
+
+class MigrationDataAnswered(Message, frozen=True):
+    """Primary to master: the destination has everything, or why not."""
+
+    migration_id: str
+    success: bool
+    reason: str
+    bytes_moved: int
+
+
+class MigrationCommitRequested(Message, frozen=True):
+    """Master to destination: commit (ADL-18). Carries the migration with verdict SUCCESS."""
+
+    migration: MigrationInfo
+    completed: tuple[MigrationInfo, ...]
+
+
+class MigrationCommitAnswered(Message, frozen=True):
+    """Destination to master (PIM-10)."""
+
+    migration_id: str
+    committed: bool
+    reason: str
+
+
+class PromotionRequested(Message, frozen=True):
+    """Master to the promoted member: all its promotions of one repair round (facts 4.5)."""
+
+    batch: int
+    migrations: tuple[MigrationInfo, ...]
+    image: TableImage
+
+
+class PromotionAnswered(Message, frozen=True):
+    """``accepted`` means that the batch is applied, now or earlier (PIM-11)."""
+
+    batch: int
+    accepted: bool
+    reason: str
+
+
+class Vector(msgspec.Struct, frozen=True, array_like=True):
+    """Replica versions of one namespace (AE-01), with their lineage (AE-11).
+
+    ``counters`` has BACKUP_COUNT_MAX numbers, slot r-1 for replica r. ``lineage`` names the
+    primary that counts. ``base_lineage`` and ``base`` say where that primary started from.
+    """
+
+    lineage: int
+    counters: tuple[int, ...]
+    base_lineage: int = 0
+    base: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
+
+
+class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of one namespace in one partition.
+
+    ``first`` makes the receiver start from an empty fragment (replication replaces, bug 37);
+    ``last`` makes it install ``vector``. ``settings`` is (sync, async) backup counts.
+    """
+
+    namespace: Namespace
+    data: bytes
+    vector: Vector
+    settings: tuple[int, int]
+    first: bool
+    last: bool
+
+
+class FragmentSent(Message, frozen=True):
+    """Primary to destination; DATA channel; one in flight per migration (GCM-36).
+
+    The message with sequence 0 has no parts: it opens the migration at the destination and
+    carries finished migrations of the partition (GCM-39).
+    """
+
+    migration: MigrationInfo
+    sequence: int
+    parts: tuple[FragmentPart, ...]
+    last: bool
+    completed: tuple[MigrationInfo, ...] = ()
+
+
+class FragmentAnswered(Message, frozen=True):
+    """Destination to primary."""
+
+    migration_id: str
+    sequence: int
+    success: bool
+    reason: str
+
+
+# -- replication --------------------------------------------------------------------------
+
+
+class ReplicaVersions(msgspec.Struct, frozen=True, array_like=True):
+    """What the replica at ``index`` of a partition should hold, namespace by namespace."""
+
+    partition_id: PartitionId
+    partition_version: int
+    index: ReplicaIndex
+    vectors: dict[Namespace, Vector]
+
+
+class VersionsTold(Message, frozen=True):
+    """Primary to backup (AE-12): compare, prune what is not listed, ask for a sync if different."""
+
+    replicas: tuple[ReplicaVersions, ...]
+
+
+class SyncRequested(Message, frozen=True):
+    """Backup to primary: send these namespaces of a partition again."""
+
+    sync_id: int
+    partition_id: PartitionId
+    partition_version: int
+    index: ReplicaIndex
+    namespaces: tuple[Namespace, ...]
+
+
+class SyncSent(Message, frozen=True):
+    """Primary to backup; DATA channel; answered one by one so that memory stays bounded."""
+
+    sync_id: int
+    partition_id: PartitionId
+    sequence: int
+    parts: tuple[FragmentPart, ...]
+    last: bool
+
+
+class SyncAnswered(Message, frozen=True):
+    """Backup to primary: go on, or (``success`` False) stop."""
+
+    sync_id: int
+    sequence: int
+    success: bool
+
+
+class SyncRefused(Message, frozen=True):
+    """Primary to backup: not now (no permit, migrating) or not at all (not the primary) (AE-15)."""
+
+    sync_id: int
+    partition_id: PartitionId
+    reason: str
+
+
+# -- registry, questions, orders ----------------------------------------------------------
+
+
+class RegistryEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One replicated fact: a structure exists, or a Compact schema is known.
+
+    ``clock`` is a Lamport number; for one (kind, key) the entry with the greater
+    (clock, origin) wins. ``alive`` False marks a destroyed structure.
+    """
+
+    kind: str
+    key: str
+    clock: int
+    origin: MemberId
+    alive: bool
+    value: bytes = b""
+
+
+class RegistryTold(Message, frozen=True):
+    """Entries to merge; answered with ``RegistryAnswered`` when ``call`` is not 0."""
+
+    call: int
+    entries: tuple[RegistryEntry, ...]
+
+
+class RegistryAnswered(Message, frozen=True):
+    """The entries of that call are merged here."""
+
+    call: int
+
+
+class QuestionAsked(Message, frozen=True):
+    """Ask a member for a JSON document (status, safety, structures, ...)."""
+
+    call: int
+    what: str
+    arguments: bytes = b"{}"
+
+
+class QuestionAnswered(Message, frozen=True):
+    """The document, or an error sentence in ``error``."""
+
+    call: int
+    document: bytes
+    error: str = ""
+
+
+ANY_MESSAGE = (
+    ProbeRequested | ProbeAnswered | JoinRequested | JoinRefused | MembersPublished | Heartbeat
+    | SuspicionTold | ClaimRequested | ClaimAnswered | LeaveRequested | LeaveAllowed
+    | LeaveOrdered | GoodbyeTold | TablePublished | PublicationAnswered | StampPublished
+    | TableRequested | StateRequested | StateAnswered | MigrationRequested
+    | MigrationDataAnswered | MigrationCommitRequested | MigrationCommitAnswered
+    | PromotionRequested | PromotionAnswered | FragmentSent | FragmentAnswered | VersionsTold
+    | SyncRequested | SyncSent | SyncAnswered | SyncRefused | RegistryTold | RegistryAnswered
+    | QuestionAsked | QuestionAnswered
+)  # fmt: skip
+"""The union the decoder is built from."""
+
+DATA_CHANNEL: tuple[type[Message], ...] = (FragmentSent, SyncSent)
+"""Messages that travel on the bulk connection."""
+
+ADDRESSED: tuple[type[Message], ...] = (ProbeRequested, ProbeAnswered, JoinRequested, JoinRefused)
+"""Messages a member may send to or take from somebody who is not on its member list."""
+

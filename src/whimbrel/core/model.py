@@ -1,0 +1,138 @@
+"""Records that several rooms and the member protocol share: members, member lists, migrations."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from whimbrel.core.ids import (
+    NO_INDEX,
+    Address,
+    MemberId,
+    PartitionId,
+    ReplicaIndex,
+    Row,
+)
+
+
+class MemberInfo(msgspec.Struct, frozen=True):
+    """One entry of the member list."""
+
+    id: MemberId
+    address: Address
+    lite: bool = False
+    version: str = "5.7.0"
+    host: str = ""
+    """Machine the member runs on, for host-aware groups."""
+    zone: str = ""
+    admin_port: int = 0
+
+
+class MemberList(msgspec.Struct, frozen=True):
+    """The versioned member list, oldest first. The first member is the master (ADL, M2)."""
+
+    version: int
+    members: tuple[MemberInfo, ...]
+    cluster_id: str = ""
+
+    @property
+    def master(self) -> MemberId | None:
+        """The oldest member; None in an empty list."""
+        return self.members[0].id if self.members else None
+
+    def ids(self) -> tuple[MemberId, ...]:
+        """Ids in list order."""
+        return tuple(member.id for member in self.members)
+
+    def get(self, member: MemberId) -> MemberInfo | None:
+        """The entry of a member, None when it is not in the list."""
+        for info in self.members:
+            if info.id == member:
+                return info
+        return None
+
+
+class MigrationKind(enum.StrEnum):
+    """The kinds of paper 01 section 3.1; the promotion of section 1.1."""
+
+    MOVE = "MOVE"
+    COPY = "COPY"
+    SHIFT_UP = "SHIFT_UP"
+    SHIFT_DOWN = "SHIFT_DOWN"
+    SHIFT_UP_SHIFT_DOWN = "SHIFT_UP_SHIFT_DOWN"
+    CLEAR = "CLEAR"
+    PROMOTION = "PROMOTION"
+
+
+class Verdict(enum.StrEnum):
+    """What became of a migration."""
+
+    ACTIVE = "ACTIVE"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One planned change of one row, before it is stamped with versions.
+
+    ``source`` is the holder that is displaced at ``destination_new`` (MOVE, SHIFT DOWN, ...);
+    it is None for a COPY, a plain SHIFT UP and a promotion. CLEAR has no destination.
+    """
+
+    kind: MigrationKind
+    source: MemberId | None
+    destination: MemberId | None
+    source_current: ReplicaIndex = NO_INDEX
+    source_new: ReplicaIndex = NO_INDEX
+    destination_current: ReplicaIndex = NO_INDEX
+    destination_new: ReplicaIndex = NO_INDEX
+
+    @property
+    def increment(self) -> int:
+        """Slots changed = what the partition version rises by (PIM-13)."""
+        if self.destination is None:
+            return 1
+        return 1 + (self.source_new > NO_INDEX) + (self.destination_current > NO_INDEX)
+
+    def apply(self, row: Row) -> Row:
+        """The row after this step: blank both old slots, then set both new ones."""
+        slots = list(row)
+        if self.source_current > NO_INDEX:
+            slots[self.source_current] = None
+        if self.destination_current > NO_INDEX:
+            slots[self.destination_current] = None
+        if self.destination is not None:
+            slots[self.destination_new] = self.destination
+        if self.source is not None and self.source_new > NO_INDEX:
+            slots[self.source_new] = self.source
+        return tuple(slots)
+
+
+class MigrationInfo(msgspec.Struct, frozen=True):
+    """A migration: a step of one partition with its versions and its verdict (PIM-06)."""
+
+    id: str
+    partition_id: PartitionId
+    step: Step
+    master: MemberId
+    initial_version: int
+    verdict: Verdict = Verdict.ACTIVE
+
+    @property
+    def final_version(self) -> int:
+        """Version after the verdict: + increment, and one more when it failed (PIM-13, PIM-14)."""
+        failed = 1 if self.verdict is Verdict.FAILED else 0
+        return self.initial_version + self.step.increment + failed
+
+    def with_verdict(self, verdict: Verdict) -> MigrationInfo:
+        """The same migration, decided."""
+        return msgspec.structs.replace(self, verdict=verdict)
+
+
+class RowState(msgspec.Struct, frozen=True):
+    """One partition's row and version as it travels."""
+
+    partition_id: PartitionId
+    version: int
+    row: Row

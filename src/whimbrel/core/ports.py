@@ -1,0 +1,63 @@
+"""The seams between rooms of the core, as protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from whimbrel.core.ids import PartitionId, Row
+from whimbrel.core.messages import FragmentPart
+from whimbrel.core.model import MigrationInfo
+
+
+class Export(Protocol):
+    """A cursor over the fragments of one partition that a migration or sync must send."""
+
+    def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
+        """The next parts, about ``bytes_max`` bytes in all, and whether they are the last."""
+        ...
+
+
+class FragmentHost(Protocol):
+    """What the migration room needs of the data: implemented by the replication room.
+
+    Calls for one migration come in this order. Source side: ``begin_source``, ``open_export``,
+    then ``finalize``. Destination side: ``begin_destination``, ``ingest``..., ``finalize``.
+    ``finalize`` is also called, without a begin, for a member that merely learns of a change
+    of a row it is or was in (former backups, promotions, repairs).
+    """
+
+    def begin_source(self, migration: MigrationInfo) -> None:
+        """Set the migrating flag: writes to the partition wait from now on (GCM-31)."""
+        ...
+
+    def end_source(self, partition_id: PartitionId) -> None:
+        """Take the migrating flag off; must be safe to call twice."""
+        ...
+
+    def open_export(self, migration: MigrationInfo) -> Export:
+        """What the destination lacks for its new index (GCM-33, ADL-42)."""
+        ...
+
+    def begin_destination(self, migration: MigrationInfo) -> None:
+        """Get ready to ingest; namespaces being ingested ignore backup operations."""
+        ...
+
+    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
+        """Take in parts, in order. Raises SerializationError when they are damaged."""
+        ...
+
+    def rollback_destination(self, migration: MigrationInfo) -> None:
+        """Drop what was ingested beyond the current index's needs (ADL-43, ADL-74)."""
+        ...
+
+    def row_changed(
+        self, partition_id: PartitionId, before: Row, after: Row, version: int
+    ) -> None:
+        """Our table's row changed for good: take the new role.
+
+        Drops data of every structure whose backup count is below our new index or all when we
+        are not in the row (ADL-73); becomes primary (new lineage) or stops being it; adapts
+        vectors (facts 5.1); releases acknowledgements expected from former backups.
+        """
+        ...

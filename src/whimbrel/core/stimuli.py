@@ -1,0 +1,65 @@
+"""Everything that may change a member's control-plane state."""
+
+from __future__ import annotations
+
+import msgspec
+
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.messages import Message
+
+
+class Stimulus(msgspec.Struct, frozen=True):
+    """Base of all stimuli."""
+
+
+class Started(Stimulus, frozen=True):
+    """The shell listens; begin discovery."""
+
+    join_addresses: tuple[Address, ...]
+
+
+class Received(Stimulus, frozen=True):
+    """A message arrived. ``sender`` and ``address`` were told in the link's greeting."""
+
+    sender: MemberId
+    address: Address
+    message: Message
+
+
+class TimerFired(Stimulus, frozen=True):
+    """An armed timer is due; stale generations are ignored."""
+
+    key: str
+    generation: int
+
+
+class LinkLost(Stimulus, frozen=True):
+    """The connection to a member broke; what was in flight may be lost. The shell reconnects."""
+
+    member: MemberId
+
+
+class LinkRestored(Stimulus, frozen=True):
+    """A connection to the member stands again after ``LinkLost``."""
+
+    member: MemberId
+
+
+class LinkFailed(Stimulus, frozen=True):
+    """The connection broke and cannot be made again: nobody listens there any more."""
+
+    member: MemberId
+
+
+class AddressUnreachable(Stimulus, frozen=True):
+    """Nobody could be reached at an address a message was sent to."""
+
+    address: Address
+
+
+class LeaveWanted(Stimulus, frozen=True):
+    """The operator wants this member to leave gracefully (SIGTERM, ``shutdown``)."""
+
+
+class StructuresChanged(Stimulus, frozen=True):
+    """The set of live structures, hence maybe the needed depth of rows, has changed."""

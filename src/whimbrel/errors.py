@@ -1,0 +1,78 @@
+"""The errors whimbrel raises on purpose, as one tree.
+
+GridError
+    ConfigError             start-up refuses; every problem is listed
+    UsageError              the caller's mistake; a retry is pointless
+    OperationError          an operation ended without success
+        RetryableError      nothing has happened; the same call may be made again
+        IndeterminateError  the caller cannot know whether it took effect everywhere
+        PartitionLostError
+        OverloadedError
+        UnsupportedError
+    ProtocolError           bytes that do not follow a protocol of ours
+    SerializationError
+    AuthenticationError
+
+InvariantViolation is not a GridError: it is our bug, and the member stops.
+"""
+
+from __future__ import annotations
+
+
+class GridError(Exception):
+    """Everything whimbrel raises on purpose derives from this."""
+
+
+class ConfigError(GridError):
+    """The configuration is refused. ``problems`` holds one sentence per problem."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class UsageError(GridError):
+    """The caller asked for something that makes no sense; a retry is pointless."""
+
+
+class OperationError(GridError):
+    """An operation ended without success; see the subclasses for what may be done."""
+
+
+class RetryableError(OperationError):
+    """The operation has had no effect and may be repeated."""
+
+
+class IndeterminateError(OperationError):
+    """The operation may or may not have taken effect on every replica it should have."""
+
+
+class PartitionLostError(OperationError):
+    """The partition has no live replica."""
+
+
+class OverloadedError(OperationError):
+    """A named limit was reached; the operation has had no effect."""
+
+
+class UnsupportedError(OperationError):
+    """The request names something that this member does not offer."""
+
+
+class ProtocolError(GridError):
+    """Bytes from a peer do not follow the protocol; the connection is ended."""
+
+
+class SerializationError(GridError):
+    """A value cannot be read or written; names the type, never the value."""
+
+
+class AuthenticationError(GridError):
+    """The peer did not prove that it may connect."""
+
+
+class InvariantViolation(BaseException):
+    """A fact that must always hold does not. This is a bug of whimbrel; the member stops.
+
+    Derives from BaseException so that no ``except Exception`` can swallow it.
+    """
