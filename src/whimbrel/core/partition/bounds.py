@@ -1,0 +1,74 @@
+"""How much a change of rows costs, and how little any change could cost (facts/peers 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from whimbrel.core.ids import MemberId, Row
+from whimbrel.core.partition.board import Board
+from whimbrel.core.partition.quotas import lowest_copy_count, replica_quotas
+
+
+class PlanSummary(msgspec.Struct, frozen=True):
+    """A change of the table in numbers.
+
+    ``copies`` is how often a member gets a partition it did not hold. ``promotions`` is how many
+    partitions go from a holder to a primary that held them already. ``role_changes`` is how
+    many holders stay under another index, promotions included. ``lower_bound_copies`` is what
+    the holders in ``target`` cost at least: the replicas each member has more than before.
+    """
+
+    copies: int
+    promotions: int
+    role_changes: int
+    lower_bound_copies: int
+
+
+def summary(current_rows: Sequence[Row], target_rows: Sequence[Row]) -> PlanSummary:
+    """Count what leads from one table to another."""
+    copies = promotions = role_changes = lacking = 0
+    gained: dict[MemberId, int] = {}
+    for current, target in zip(current_rows, target_rows, strict=True):
+        if current == target:
+            continue
+        for member in current:
+            if member is not None:
+                gained[member] = gained.get(member, 0) - 1
+        for index, member in enumerate(target):
+            if member is None:
+                continue
+            gained[member] = gained.get(member, 0) + 1
+            if member not in current:
+                copies += 1
+            elif current[index] != member:
+                role_changes += 1
+                promotions += index == 0
+    lacking = sum(max(0, count) for count in gained.values())
+    return PlanSummary(copies, promotions, role_changes, lacking)
+
+
+def lower_bound_copies(
+    rows: Sequence[Row],
+    groups: Sequence[Sequence[MemberId]],
+    depth: int,
+    leaving: Collection[MemberId] = (),
+) -> int:
+    """The fewest copies that fill all rows to the depth and level the members.
+
+    Args:
+        rows: The rows as they are.
+        groups: As for ``assignment.assign``.
+        depth: As for ``assignment.assign``.
+        leaving: As for ``assignment.assign``.
+
+    Returns:
+        The greater of the holders that are missing and the replicas that members lack of an even
+        share; no plan can do with less.
+    """
+    board = Board(rows, groups, depth, leaving)
+    if board.depth == 0:
+        return 0
+    quotas = replica_quotas(len(rows), board.depth, board.kept_loads, board.group_of)
+    return lowest_copy_count(board.hole_count, board.kept_loads, quotas)

@@ -1,0 +1,363 @@
+"""The last stages of an assignment: chains of changes where no single one levels the load.
+
+Both work on a ``Board`` whose rows are full. Replicas go from member to member along a chain of
+moves that costs as few copies as possible. The primary role goes along chains that cost none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from whimbrel.core.partition.board import Board
+
+ROWS_SEEN_MAX = 512
+"""Rows of a member that are looked at closely for one link of a chain."""
+
+ROWS_PASSED_MAX = 8 * ROWS_SEEN_MAX
+"""Rows of a member that are passed at all for one link of a chain."""
+
+PAIRED_MEMBERS_MAX = 6
+"""Members of a cluster in which pairs are levelled after all."""
+
+PAIR_EXCHANGES_MAX = 64
+"""Exchanges that level pairs in one assignment."""
+
+SORTS_SEEN_MAX = {2: 96, 3: 24}
+"""Sorts of rows, by how many are exchanged at once, above which it is not tried."""
+
+Link = tuple[int, int, int]
+"""A partition, the member that gives there, the member that takes."""
+
+
+def level_replicas(board: Board, quotas: Sequence[int], *, only_free: bool) -> None:
+    """Move replicas along chains until every member has its quota, or no chain is left.
+
+    Args:
+        board: Its rows are full.
+        quotas: Replicas each member should have; their sum is that of the rows.
+        only_free: Use only chains that cost no copy besides those the board needs already.
+    """
+    members = range(len(board.members))
+    for giver in members:
+        while board.replicas[giver] > quotas[giver]:
+            takers = [member for member in members if board.replicas[member] < quotas[member]]
+            chain = _cheapest_chain(board, giver, takers, only_free=only_free)
+            if not chain or not _pass_on(board, chain):
+                break
+
+
+def _cheapest_chain(
+    board: Board, giver: int, takers: Sequence[int], *, only_free: bool
+) -> list[Link]:
+    """The chain from a member to one of the takers with the fewest copies; empty when none."""
+    wanted = set(takers)
+    reached: dict[int, Link | None] = {giver: None}
+    distance = {giver: 0}
+    settled: set[int] = set()
+    queue = deque([giver])
+    while queue:
+        member = queue.popleft()
+        if member in settled:
+            continue
+        settled.add(member)
+        if member in wanted:
+            return _backwards(reached, member)
+        for free, pid, other in _links(board, member, settled, only_free=only_free):
+            length = distance[member] + (not free)
+            if length < distance.get(other, length + 1):
+                distance[other] = length
+                reached[other] = (pid, member, other)
+                if free:
+                    queue.appendleft(other)
+                else:
+                    queue.append(other)
+    return []
+
+
+def _links(
+    board: Board, giver: int, settled: set[int], *, only_free: bool
+) -> Iterator[tuple[bool, int, int]]:
+    """For each other member a row in which it can stand instead of the giver, free if any is."""
+    only_fresh = only_free and not board.has_spares
+    for other in range(len(board.members)):
+        if other not in settled:
+            cost, pid = _cheapest_place(board, giver, other, (False, True), fresh_only=only_fresh)
+            if pid >= 0 and (cost <= 0 or not only_free):
+                yield (cost <= 0, pid, other)
+
+
+def _cheapest_place(
+    board: Board,
+    giver: int,
+    taker: int,
+    roles: Sequence[bool],
+    enough: int = 0,
+    *,
+    fresh_only: bool = False,
+) -> tuple[int, int]:
+    """A row in which it costs few copies when a member takes another's slot.
+
+    Args:
+        board: The rows.
+        giver: The member that stands there.
+        taker: The member that shall.
+        roles: Whether the giver is primary there; the first one is preferred.
+        enough: A cost with which the search may end.
+        fresh_only: Look only at rows that the giver would have to be sent.
+
+    Returns:
+        The cost, -1 to 1, and the partition; -1 for the partition when there is none.
+    """
+    best = (2, -1)
+    for as_primary in roles:
+        for pids in (
+            (board.fresh[giver],) if fresh_only else (board.fresh[giver], board.held[giver])
+        ):
+            found = _cheapest_of(board, pids, giver, taker, as_primary, enough)
+            best = min(best, found, key=lambda place: place[0])
+            if best[0] <= enough:
+                return best
+    return best
+
+
+def _cheapest_of(
+    board: Board, pids: Iterable[int], giver: int, taker: int, as_primary: bool, enough: int
+) -> tuple[int, int]:
+    """The cheapest of the first ROWS_SEEN_MAX in a role."""
+    best, best_pid = 2, -1
+    seen = 0
+    for pid in itertools.islice(pids, ROWS_PASSED_MAX):
+        target = board.slots[pid]
+        if (target[0] == giver) != as_primary or taker in target:
+            continue
+        seen += 1
+        if seen > ROWS_SEEN_MAX or best <= enough:
+            break
+        cost = board.is_new(pid, taker) - board.is_new(pid, giver)
+        if cost < best and board.can_hold(pid, target.index(giver), taker):
+            best, best_pid = cost, pid
+    return (best, best_pid)
+
+
+def _backwards(reached: dict[int, Link | None], last: int) -> list[Link]:
+    """The links that led to a member, first one first."""
+    chain: list[Link] = []
+    link = reached[last]
+    while link is not None:
+        chain.append(link)
+        link = reached[link[1]]
+    return chain[::-1]
+
+
+def _pass_on(board: Board, chain: Sequence[Link]) -> bool:
+    """Carry out a chain from its end, so that whoever takes has given before."""
+    for pid, giver, taker in reversed(chain):
+        slot = board.slots[pid].index(giver)
+        if not board.can_hold(pid, slot, taker):
+            return False
+        board.replace(pid, slot, taker)
+    return True
+
+
+# -- primaries ----------------------------------------------------------------------------
+
+
+def level_primaries(board: Board) -> None:
+    """Hand the primary role on, without copies, until members differ by one if they can.
+
+    Each round takes a chain from a member to one that has at least two primaries less, so the
+    loads come closer; it ends when nobody has such a chain.
+    """
+    if max(board.primaries) - min(board.primaries) > 1:
+        roles = _Roles(board)
+        # A round that breaks off half-way may undo another, so rounds are bounded as well.
+        for _ in range(len(board.slots)):
+            if not roles.relieve_somebody():
+                break
+
+
+class _Roles:
+    """Chains of members that hand the primary role on."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.members = range(len(board.members))
+        self.swaps: dict[tuple[int, int], list[int]] = {}
+        """For a primary and another member: rows in which that one could be primary instead."""
+        for pid in range(len(board.slots)):
+            # Only a row that differs from the base has a choice of primary.
+            if board.is_changed(pid):
+                self._note(pid)
+
+    def relieve_somebody(self) -> bool:
+        """Take one primary off a member with too many; False when nobody can be relieved."""
+        primaries = self.board.primaries
+        for giver in sorted(self.members, key=lambda member: -primaries[member]):
+            if primaries[giver] - min(primaries) < 2:
+                return False
+            if self._relieve(giver):
+                return True
+        return False
+
+    def _relieve(self, giver: int) -> bool:
+        """Take one primary off a member along a short chain."""
+        primaries = self.board.primaries
+        enough = primaries[giver] - 2
+        takers = [member for member in self.members if primaries[member] <= enough]
+        takers.sort(key=lambda member: primaries[member])
+        if any(self._hand_on(giver, taker) for taker in takers):
+            return True
+        came_from = {giver: giver}
+        queue = deque([giver])
+        while queue:
+            member = queue.popleft()
+            if primaries[member] <= enough:
+                return self._follow(came_from, member)
+            for other in self.members:
+                if other not in came_from and self._is_link(member, other):
+                    came_from[other] = member
+                    queue.append(other)
+        return False
+
+    def _follow(self, came_from: dict[int, int], taker: int) -> bool:
+        """Carry a chain out from its end; a link that the later ones have used up ends it."""
+        while came_from[taker] != taker:
+            giver = came_from[taker]
+            if not self._hand_on(giver, taker):
+                return False
+            taker = giver
+        return True
+
+    def _note(self, pid: int) -> None:
+        """Remember who could be primary of a row instead of its primary."""
+        primary = self.board.slots[pid][0]
+        for other in self.board.candidates(pid):
+            if other != primary:
+                self.swaps.setdefault((primary, other), []).append(pid)
+
+    def _swap(self, giver: int, taker: int) -> int:
+        """A row in which a member could be primary instead of another; -1 when there is none."""
+        pids = self.swaps.get((giver, taker), [])
+        while pids:
+            pid = pids[-1]
+            if self.board.slots[pid][0] == giver and taker in self.board.candidates(pid):
+                return pid
+            pids.pop()
+        return -1
+
+    def _is_link(self, giver: int, taker: int) -> bool:
+        """Whether a member can hand the role to another."""
+        return self._swap(giver, taker) >= 0 or self._exchange(giver, taker) is not None
+
+    def _hand_on(self, giver: int, taker: int) -> bool:
+        """Hand the role to another member in some row, if there is a way."""
+        board = self.board
+        pid = self._swap(giver, taker)
+        if pid >= 0:
+            board.make_primary(pid, taker)
+            self._note(pid)
+            return True
+        exchange = self._exchange(giver, taker)
+        if exchange is None:
+            return False
+        first, second = exchange
+        slot = board.slots[second].index(taker)
+        board.replace(first, 0, taker)
+        board.replace(second, slot, giver)
+        self._note(first)
+        self._note(second)
+        return True
+
+    def _exchange(self, giver: int, taker: int) -> tuple[int, int] | None:
+        """Two partitions in which two members can take each other's place at no further copy.
+
+        In the first the giver is primary, in the second the taker is a backup.
+        """
+        cost, first = _cheapest_place(self.board, giver, taker, (True,))
+        if first < 0:
+            return None
+        cost_back, second = _cheapest_place(self.board, taker, giver, (False,), -cost)
+        if second < 0:
+            return None
+        if cost + cost_back > 0 and cost > -1:
+            cost, first = _cheapest_place(self.board, giver, taker, (True,), -cost_back)
+        return (first, second) if cost + cost_back <= 0 else None
+
+
+# -- pairs --------------------------------------------------------------------------------
+
+
+def level_order(board: Board) -> None:
+    """Let backups of one row change slots, where they may, so that indexes are spread evenly.
+
+    A member then stands at each index equally often for each primary, which matters when rows
+    become shorter: the coldest holders move up.
+    """
+    for pid in range(len(board.slots)):
+        if board.is_changed(pid):
+            for hotter, colder in itertools.combinations(range(1, board.depth), 2):
+                if board.may_change_places(pid, hotter, colder):
+                    one, other = board.slots[pid][hotter], board.slots[pid][colder]
+                    now = board.backing(pid, hotter, one) + board.backing(pid, colder, other)
+                    then = board.backing(pid, hotter, other) + board.backing(pid, colder, one)
+                    if now - then > 2:
+                        board.change_places(pid, hotter, colder)
+
+
+def level_pairs(board: Board) -> None:
+    """Exchange new holders between rows so that each member backs every other equally often.
+
+    Then the promotions after a crash, and the new holders when a member leaves, are spread evenly.
+    Numbers of replicas and primaries stay as they are. With many members one pair more or less
+    matters little and there is much to compare, so only small clusters are treated.
+    """
+    if len(board.members) > PAIRED_MEMBERS_MAX:
+        return
+    for _ in range(PAIR_EXCHANGES_MAX):
+        ring = _best_ring(board)
+        if not ring:
+            return
+        holders = [board.slots[pid][slot] for pid, slot in ring]
+        for (pid, slot), holder in zip(ring, holders[1:] + holders[:1], strict=True):
+            board.replace(pid, slot, holder)
+
+
+def _best_ring(board: Board) -> tuple[tuple[int, int], ...]:
+    """Two or three rows whose new holders should go on to the next row; empty when none."""
+    best: tuple[tuple[int, int], ...] = ()
+    best_gain = 0
+    sorts = _sorts_of_new(board)
+    for length in (2, 3):
+        if best or len(sorts) > SORTS_SEEN_MAX[length]:
+            break
+        for ring in itertools.permutations(sorts, length):
+            gain = _ring_gain(board, ring)
+            if gain > best_gain:
+                best, best_gain = ring, gain
+    return best
+
+
+def _sorts_of_new(board: Board) -> list[tuple[int, int]]:
+    """One row for each sort of new holder (who, which slot, beside whom), with its slot."""
+    found: dict[tuple[int, ...], tuple[int, int]] = {}
+    for member, pids in enumerate(board.fresh):
+        for pid in pids:
+            target = board.slots[pid]
+            slot = target.index(member)
+            found.setdefault((slot, *target), (pid, slot))
+    return list(found.values())
+
+
+def _ring_gain(board: Board, ring: Sequence[tuple[int, int]]) -> int:
+    """By how much a ring of exchanges levels the numbers of pairs; 0 when it is not possible."""
+    slot = ring[0][1]
+    gain = -len(ring) * (1 if slot else board.depth - 1)
+    for (pid, place), (other, _) in zip(ring, [*ring[1:], ring[0]], strict=True):
+        holder = board.slots[other][slot]
+        if place != slot or holder in board.base[pid] or not board.can_hold(pid, slot, holder):
+            return 0
+        gain += board.backing(pid, slot, board.slots[pid][slot])
+        gain -= board.backing(pid, slot, holder)
+    return gain

@@ -1,0 +1,276 @@
+"""The partition table of one member: a row and a version for every partition, and the stamp.
+
+Knows how rows change, how they travel, and how a received row is compared with ours. It does not
+know who may change them: that is the migration room's affair (ADL-02, ADL-08).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from whimbrel.core.check import check
+from whimbrel.core.ids import (
+    EMPTY_ROW,
+    REPLICA_SLOTS,
+    MemberId,
+    PartitionId,
+    Row,
+    index_in,
+)
+from whimbrel.core.messages import TableImage
+from whimbrel.core.model import RowState
+from whimbrel.core.partition.hashing import VERSION_MAX, calculate_stamp
+from whimbrel.errors import ProtocolError
+
+HOLE_ON_WIRE = 0xFFFF
+"""Slot number of a hole in a TableImage; so an image names at most HOLE_ON_WIRE members."""
+
+UNINITIALISED_STAMP = 0
+"""The stamp of a member that has no table yet (PIM-18)."""
+
+Comparison = Literal["newer", "equal", "older"]
+"""What a received row was, compared with ours."""
+
+
+class PartitionTable:
+    """Rows, versions and cached stamp of all partitions.
+
+    Every change goes through ``set_row`` or ``apply_received``, so the stamp and the counts by
+    member are always those of the rows (PIM-17). Versions rise strictly, partition by
+    partition; there is no version of the whole table (PIM-01).
+    """
+
+    def __init__(self, partition_count: int) -> None:
+        check(partition_count > 0, "a table has at least one partition")
+        self.partition_count = partition_count
+        self.rows: list[Row] = [EMPTY_ROW] * partition_count
+        """The row of partition 0, 1, ...; to be read only."""
+        self.versions: list[int] = [0] * partition_count
+        """The version of partition 0, 1, ...; to be read only."""
+        self._versioned_count = 0
+        self._stamp: int | None = UNINITIALISED_STAMP
+        self._replicas: dict[MemberId, int] = {}
+        self._primaries: dict[MemberId, int] = {}
+
+    # -- reading --------------------------------------------------------------------------
+
+    @property
+    def initialised(self) -> bool:
+        """Whether any partition has ever got a version."""
+        return self._versioned_count > 0
+
+    @property
+    def stamp(self) -> int:
+        """The table's stamp; calculated when it is first asked for after a change (PIM-16)."""
+        if self._stamp is None:
+            self._stamp = self.recompute_stamp()
+        return self._stamp
+
+    def recompute_stamp(self) -> int:
+        """The stamp from scratch, for checks of the cached one (PIM-17)."""
+        if not self.initialised:
+            return UNINITIALISED_STAMP
+        # 0 means "no table yet" to everybody, so a table that happens to hash to it says 1.
+        return calculate_stamp(self.versions) or 1
+
+    def row(self, partition_id: PartitionId) -> Row:
+        """The replicas of a partition, hottest first."""
+        return self.rows[partition_id]
+
+    def version(self, partition_id: PartitionId) -> int:
+        """The version of a partition; 0 before its first arrangement."""
+        return self.versions[partition_id]
+
+    def primary(self, partition_id: PartitionId) -> MemberId | None:
+        """The primary of a partition, None when it has none."""
+        return self.rows[partition_id][0]
+
+    def state(self, partition_id: PartitionId) -> RowState:
+        """Row and version of a partition as one value."""
+        return RowState(partition_id, self.versions[partition_id], self.rows[partition_id])
+
+    def replica_count(self, member: MemberId) -> int:
+        """In how many rows a member stands, at any index."""
+        return self._replicas.get(member, 0)
+
+    def primary_count(self, member: MemberId) -> int:
+        """Of how many partitions a member is the primary."""
+        return self._primaries.get(member, 0)
+
+    def holders(self) -> list[MemberId]:
+        """Every member that stands in some row, sorted."""
+        return sorted(self._replicas)
+
+    def partitions_of(self, member: MemberId) -> list[PartitionId]:
+        """The partitions in whose rows a member stands, ascending. Linear in the table."""
+        if member not in self._replicas:
+            return []
+        return [PartitionId(pid) for pid, row in enumerate(self.rows) if member in row]
+
+    def primaries_of(self, member: MemberId) -> list[PartitionId]:
+        """The partitions whose primary a member is, ascending. Linear in the table."""
+        if member not in self._primaries:
+            return []
+        return [PartitionId(pid) for pid, row in enumerate(self.rows) if row[0] == member]
+
+    # -- changing -------------------------------------------------------------------------
+
+    def set_row(self, partition_id: PartitionId, row: Row, version: int) -> None:
+        """Install a row under a higher version.
+
+        Raises:
+            InvariantViolation: The row has not REPLICA_SLOTS slots, names a member twice
+                (ADL-01), or the version does not rise (ADL-07).
+        """
+        check(0 <= partition_id < self.partition_count, "the partition exists")
+        check(len(row) == REPLICA_SLOTS, "a row has one slot per replica index")
+        check(_is_distinct(row), "no member stands twice in a row")
+        before = self.versions[partition_id]
+        check(before < version <= VERSION_MAX, "a partition version only rises")
+        self._count(self.rows[partition_id], -1)
+        self._count(row, 1)
+        self.rows[partition_id] = row
+        self.versions[partition_id] = version
+        self._versioned_count += before == 0
+        self._stamp = None
+
+    def apply_received(self, received: RowState) -> Comparison:
+        """Install a row of the master's if it is newer than ours (ADL-08).
+
+        The caller has made sure that the sender is the member it takes for master.
+
+        Returns:
+            ``newer`` when it was installed, else ``equal`` or ``older``.
+
+        Raises:
+            InvariantViolation: The same version stands for two different rows.
+        """
+        mine = self.versions[received.partition_id]
+        if received.version > mine:
+            self.set_row(received.partition_id, received.row, received.version)
+            return "newer"
+        if received.version < mine:
+            return "older"
+        same = received.row == self.rows[received.partition_id]
+        check(same, "equal partition versions mean equal rows")
+        return "equal"
+
+    def _count(self, row: Row, change: int) -> None:
+        """Book a row that comes (+1) or goes (-1) in the counts by member."""
+        for member in row:
+            if member is not None:
+                _add(self._replicas, member, change)
+        if row[0] is not None:
+            _add(self._primaries, row[0], change)
+
+    # -- travelling -----------------------------------------------------------------------
+
+    def image(self, partition_ids: Iterable[PartitionId] | None = None) -> TableImage:
+        """The rows of the given partitions, of all when None, ready to be sent."""
+        pids: Sequence[int] = (
+            range(self.partition_count) if partition_ids is None else list(partition_ids)
+        )
+        positions: dict[MemberId | None, int] = {None: HOLE_ON_WIRE}
+        slots: list[int] = []
+        for pid in pids:
+            for member in self.rows[pid]:
+                position = positions.get(member)
+                if position is None:
+                    position = positions[member] = len(positions) - 1
+                slots.append(position)
+        check(len(positions) <= HOLE_ON_WIRE, "an image names fewer members than its numbers can")
+        members = tuple(member for member in positions if member is not None)
+        versions = tuple([self.versions[pid] for pid in pids])
+        return TableImage(members, tuple(pids), versions, struct.pack(f">{len(slots)}H", *slots))
+
+    def rows_of(self, image: TableImage) -> Iterator[RowState]:
+        """The rows of a received image, in its order; all of it is checked first.
+
+        Raises:
+            ProtocolError: Sizes, partition ids, versions or slots do not fit one another or
+                this table; nothing of it may be applied.
+        """
+        return iter(self._checked(image))
+
+    def _checked(self, image: TableImage) -> list[RowState]:
+        count = len(image.partitions)
+        _demand(len(image.versions) == count, "a table image needs one version per partition")
+        _demand(
+            len(image.slots) == 2 * REPLICA_SLOTS * count,
+            "a table image needs seven 16-bit slots per partition",
+        )
+        _demand(len(image.members) < HOLE_ON_WIRE, "a table image names too many members")
+        _demand(
+            len(dict.fromkeys(image.members)) == len(image.members),
+            "a table image names a member twice",
+        )
+        _demand(
+            len(dict.fromkeys(image.partitions)) == count, "a table image lists a partition twice"
+        )
+        holders: dict[int, MemberId | None] = dict(enumerate(image.members))
+        holders[HOLE_ON_WIRE] = None
+        rows: list[RowState] = []
+        slots = struct.iter_unpack(f">{REPLICA_SLOTS}H", image.slots)
+        for pid, version, numbers in zip(image.partitions, image.versions, slots, strict=True):
+            _demand(0 <= pid < self.partition_count, "a table image lists an unknown partition")
+            _demand(0 <= version <= VERSION_MAX, "a partition version is out of range")
+            try:
+                row = tuple([holders[number] for number in numbers])
+            except KeyError:
+                message = "a table image uses a member number that it does not define"
+                raise ProtocolError(message) from None
+            _demand(_is_distinct(row), "a table image has a row with one member twice")
+            _demand(version > 0 or row == EMPTY_ROW, "a row without a version must be empty")
+            rows.append(RowState(PartitionId(pid), version, row))
+        return rows
+
+
+def slots_changed(before: Row, after: Row) -> int:
+    """In how many slots two rows differ: what a partition version rises by (PIM-13)."""
+    return sum(old != new for old, new in zip(before, after, strict=True))
+
+
+def without_member(row: Row, member: MemberId) -> Row:
+    """The row with the member's slot emptied; the same row when it holds none (ADL-04)."""
+    index = index_in(row, member)
+    if index < 0:
+        return row
+    return (*row[:index], None, *row[index + 1 :])
+
+
+def filled_count(row: Row) -> int:
+    """How many replicas a row has."""
+    return REPLICA_SLOTS - row.count(None)
+
+
+def row_from(members: Iterable[MemberId | None]) -> Row:
+    """A full-length row from its first slots; the missing tail is holes."""
+    slots = tuple(members)
+    check(len(slots) <= REPLICA_SLOTS, "a row has at most seven slots")
+    return slots + (None,) * (REPLICA_SLOTS - len(slots))
+
+
+def _is_distinct(row: Row) -> bool:
+    """Whether no member stands twice in a row."""
+    for index, member in enumerate(row):
+        if member is not None and member in row[index + 1 :]:
+            return False
+    return True
+
+
+def _add(counts: dict[MemberId, int], member: MemberId, change: int) -> None:
+    """Change a count; a member at 0 is forgotten."""
+    left = counts.get(member, 0) + change
+    check(left >= 0, "counts by member do not fall below zero")
+    if left:
+        counts[member] = left
+    else:
+        counts.pop(member, None)
+
+
+def _demand(condition: bool, sentence: str) -> None:
+    """Refuse a peer's image that breaks a rule."""
+    if not condition:
+        raise ProtocolError(sentence)
