@@ -1,0 +1,195 @@
+"""How a new master is found when all older members are suspected.
+
+The oldest member that suspects all older ones asks every younger member for agreement. Each agrees
+only if it suspects them too, and shows its own list, because the old master may have published a
+newer one to some. The result is the newest list seen, restricted to those who agreed, and its
+version jumps, so that whatever the old master still publishes elsewhere stays below.
+"""
+
+from __future__ import annotations
+
+from whimbrel.core.ids import MemberId
+from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.messages import ClaimAnswered, ClaimRequested
+from whimbrel.core.model import MemberInfo, MemberList
+
+CLAIM_TIMER = "membership.claim"
+
+
+class Claim:
+    """Both sides of a mastership claim: the claimant's and the asked member's."""
+
+    def __init__(self, room: Room) -> None:
+        """Begin without a claim."""
+        self._room = room
+        self._call = 0
+        self._rounds = 0
+        self._newest = MemberList(0, ())
+        """The newest list that contains us, our own or one shown in an answer."""
+        self._agreed: dict[MemberId, bool] = {}
+        """Who answered this claim, and what."""
+        self._dropped: dict[MemberId, None] = {}
+        """Who did not answer in time, or cannot be reached."""
+        self._refused: dict[MemberId, int] = {}
+        """Claimants that we refused, with the number of their claim; at most one per member."""
+
+    # -- claimant -------------------------------------------------------------------------
+
+    def pursue(self) -> None:
+        """All older members are suspected: claim, and finish when everybody asked agrees."""
+        room, ctx = self._room, self._room.ctx
+        if not room.is_claiming:
+            room.is_claiming = True
+            room.accepted = None
+            self._call = ctx.next_number()
+            self._rounds = 0
+            self._newest = ctx.members
+            self._agreed = {}
+            self._dropped = {}
+            ctx.note("mastership_claimed", "warning", version=ctx.members.version)
+            self._ask()
+        self._maybe_conclude()
+
+    def abandon(self) -> None:
+        """An older member is heard again. Our heartbeats tell those who agreed."""
+        room, ctx = self._room, self._room.ctx
+        if not room.is_claiming:
+            return
+        room.is_claiming = False
+        ctx.disarm(CLAIM_TIMER)
+        for info in self._newest.members:
+            if not ctx.is_member(info.id):
+                room.drop_link(info.id)
+        ctx.note("claim_abandoned")
+
+    def on_timer(self) -> None:
+        """Ask again those who have not agreed; in the end drop those who say nothing.
+
+        Rounds are counted, not time, so that a pause of ours drops nobody. A member that
+        answers with a refusal lives and trusts an older one; it is asked on, because either
+        its mind or our place in the older one's list will change.
+        """
+        room, settings = self._room, self._room.ctx.settings
+        if not room.is_claiming:
+            return
+        self._rounds += 1
+        if self._rounds * settings.call_timeout_us >= settings.claim_timeout_us:
+            for info in self._electorate():
+                if info.id not in self._agreed:
+                    self._dropped[info.id] = None
+        self._ask()
+
+    def on_answer(self, sender: MemberId, answer: ClaimAnswered) -> bool:
+        """Count an answer to the current claim.
+
+        Returns:
+            False when the answer shows a newer list without us: we were removed.
+        """
+        room, ctx = self._room, self._room.ctx
+        if not room.is_claiming or answer.call != self._call:
+            return True
+        if answer.list.version > self._newest.version:
+            if answer.list.get(ctx.id) is None:
+                return False
+            self._newest = answer.list
+            self._ask()
+        self._agreed[sender] = answer.accepted or self._agreed.get(sender, False)
+        self._dropped.pop(sender, None)
+        return True
+
+    def on_link_failed(self, member: MemberId) -> None:
+        """A member that only an answer told us of cannot be reached."""
+        if self._room.is_claiming and not self._room.ctx.is_member(member):
+            self._dropped[member] = None
+
+    def _electorate(self) -> list[MemberInfo]:
+        """Younger members of the newest list that we neither suspect nor dropped, oldest first."""
+        ids = self._newest.ids()
+        younger = self._newest.members[ids.index(self._room.ctx.id) + 1 :]
+        return [
+            info
+            for info in younger
+            if info.id not in self._dropped and not self._room.detector.is_suspected(info.id)
+        ]
+
+    def _ask(self) -> None:
+        ctx = self._room.ctx
+        for info in self._electorate():
+            # Our heartbeats do not go to members that only an answer told us of.
+            if not self._agreed.get(info.id, False) or not ctx.is_member(info.id):
+                self._room.want_link(info)
+                ctx.send(info.id, ClaimRequested(ctx.members.version, self._call))
+        ctx.arm(CLAIM_TIMER, ctx.settings.call_timeout_us)
+
+    def _maybe_conclude(self) -> None:
+        room, ctx = self._room, self._room.ctx
+        electorate = self._electorate()
+        if not all(self._agreed.get(info.id, False) for info in electorate):
+            return
+        newest = self._newest
+        followers = {info.id for info in electorate}
+        members = tuple(
+            info for info in newest.members if info.id == ctx.id or info.id in followers
+        )
+        # A jump by our place: two claimants of one list never meet at one version, and the old
+        # master, who goes up in ones, needs more changes than there are members to catch up.
+        jump = newest.ids().index(ctx.id) * max(1, len(newest.members))
+        ctx.disarm(CLAIM_TIMER)
+        for info in newest.members:
+            if info.id not in followers and not ctx.is_member(info.id):
+                room.drop_link(info.id)
+        room.install(MemberList(newest.version + max(1, jump), members, newest.cluster_id))
+
+    # -- asked ----------------------------------------------------------------------------
+
+    def on_request(self, sender: MemberId, request: ClaimRequested) -> None:
+        """Agree if we suspect everybody older than the claimant too.
+
+        Args:
+            sender: A member of our list.
+            request: Its claim; a repetition gets a fresh answer.
+        """
+        if self._may_accept(sender):
+            self._accept(sender, request.call)
+            return
+        self._refused[sender] = request.call
+        self._answer(sender, request.call, accepted=False)
+
+    def reconsider(self) -> None:
+        """Tell a claimant that we refused as soon as we suspect its elders too.
+
+        A claimant that we agreed to and that died before it was done binds us no longer.
+        """
+        accepted = self._room.accepted
+        if accepted is not None and self._room.detector.is_suspected(accepted):
+            self._room.accepted = None
+        for claimant, call in list(self._refused.items()):
+            if not self._room.ctx.is_member(claimant):
+                del self._refused[claimant]
+            elif self._may_accept(claimant) and not self._room.detector.is_suspected(claimant):
+                self._accept(claimant, call)
+
+    def on_heartbeat(self, sender: MemberId, master: MemberId | None) -> None:
+        """A claimant that names another master has abandoned its claim."""
+        if master == sender:
+            return
+        self._refused.pop(sender, None)
+        if self._room.accepted == sender:
+            self._room.accepted = None
+
+    def _may_accept(self, claimant: MemberId) -> bool:
+        room = self._room
+        if room.phase is not Phase.MEMBER or room.is_claiming or not room.ctx.is_member(claimant):
+            return False
+        older = room.older_than(claimant)
+        return room.ctx.id not in older and all(map(room.detector.is_suspected, older))
+
+    def _accept(self, claimant: MemberId, call: int) -> None:
+        self._refused.pop(claimant, None)
+        if claimant != self._room.ctx.master:
+            self._room.accepted = claimant
+        self._answer(claimant, call, accepted=True)
+
+    def _answer(self, claimant: MemberId, call: int, accepted: bool) -> None:
+        ctx = self._room.ctx
+        ctx.send(claimant, ClaimAnswered(accepted, ctx.members, call))

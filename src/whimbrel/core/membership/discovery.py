@@ -1,0 +1,215 @@
+"""Finds the cluster from a list of addresses, asks to join it, or founds it.
+
+Exactly one cluster must come out when several members start together. The rule: a member founds
+only after two rounds in a row in which every other address was unreachable, belonged to another
+cluster, or was a member that seeks as well and has a *higher* address. A round lasts until every
+address has been found out, one interval at least; probes go out in every interval. Whoever hears a
+seeking member with a lower address waits for it. So the lowest reachable address founds.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.messages import (
+    JoinRefused,
+    JoinRequested,
+    ProbeAnswered,
+    ProbeRequested,
+)
+from whimbrel.core.model import MemberInfo, MemberList
+
+DISCOVERY_TIMER = "membership.discovery"
+ROUNDS_TO_FOUND = 2
+"""One round could be a glance at a member that starts at this very moment; two cannot, because
+that member's own first probe reaches us in between."""
+HEARD_ADDRESSES_MAX = 64
+"""Addresses learned from probers, beyond the configured ones."""
+
+
+class Sight(enum.Enum):
+    """What one round found out about an address."""
+
+    SILENT = "no answer"
+    UNREACHABLE = "unreachable"
+    FOREIGN = "belongs to another cluster"
+    HIGHER = "seeks too, after us"
+    LOWER = "seeks too, before us"
+
+
+CLEAR = (Sight.UNREACHABLE, Sight.FOREIGN, Sight.HIGHER)
+"""Sights that do not keep us from founding."""
+
+
+class Discovery:
+    """The seeking member's side of discovery and joining."""
+
+    def __init__(self, room: Room) -> None:
+        """Begin with ``start``."""
+        self._room = room
+        self._sights: dict[Address, Sight] = {}
+        """Every address we probe, in probing order, with this round's finding."""
+        self._named: dict[MemberId, tuple[bool, MemberInfo]] = {}
+        """Masters named since the last probes, and whether one named itself."""
+        self._foreign: dict[Address, str] = {}
+        """Addresses of other clusters, noted once each."""
+        self._target: MemberInfo | None = None
+        self._heard_us: dict[Address, int] = {}
+        """When a seeking member was last heard of at an address."""
+        self._clear_rounds = 0
+        self._probes = 0
+        self._heard_count = 0
+
+    # -- rounds ---------------------------------------------------------------------------
+
+    def start(self, addresses: tuple[Address, ...]) -> None:
+        """Probe all addresses but our own; with none to probe, found the cluster at once."""
+        me = self._room.ctx.me
+        self._sights = {item: Sight.SILENT for item in addresses if item != me.address}
+        if self._sights:
+            self._probe()
+        else:
+            self._found()
+
+    def stop(self) -> None:
+        """We are a member now, or have ended."""
+        self._room.ctx.disarm(DISCOVERY_TIMER)
+
+    def on_timer(self) -> None:
+        """See whether a round has ended, probe again; give up after the join time-out."""
+        settings = self._room.ctx.settings
+        self._choose_target()
+        self._maybe_end_round()
+        if self._clear_rounds >= ROUNDS_TO_FOUND:
+            self._found()
+        elif self._probes * settings.discovery_interval_us > settings.join_timeout_us:
+            self._room.stop(self._failure(), 1)
+        else:
+            self._probe()
+
+    def _maybe_end_round(self) -> None:
+        sights = self._sights.values()
+        if self._target is not None or Sight.LOWER in sights:
+            self._clear_rounds = 0
+        elif all(sight in CLEAR for sight in sights):
+            self._clear_rounds += 1
+        else:
+            return
+        self._sights = dict.fromkeys(self._sights, Sight.SILENT)
+
+    def _probe(self) -> None:
+        ctx = self._room.ctx
+        self._named = {}
+        self._probes += 1
+        for address in self._sights:
+            ctx.send_to(address, ProbeRequested(ctx.settings.cluster_name, ctx.me, address))
+        self._ask_to_join()
+        ctx.arm(DISCOVERY_TIMER, ctx.settings.discovery_interval_us)
+
+    def _found(self) -> None:
+        ctx = self._room.ctx
+        ctx.note("cluster_founded", name=ctx.settings.cluster_name)
+        self._room.install(MemberList(1, (ctx.me,), cluster_id=str(ctx.id)))
+
+    def _failure(self) -> str:
+        seconds = self._room.ctx.settings.join_timeout_us / 1_000_000
+        if self._target is not None:
+            return f"the master at {self._target.address} did not admit us within {seconds:g} s"
+        seen = ", ".join(f"{address}: {sight.value}" for address, sight in self._sights.items())
+        return f"no cluster to join was found within {seconds:g} s ({seen})"
+
+    # -- findings -------------------------------------------------------------------------
+
+    def on_probe(self, probe: ProbeRequested) -> None:
+        """Somebody probes us while we seek; if it is not us, it is worth a look as well."""
+        ctx = self._room.ctx
+        if probe.sender.id == ctx.id:
+            # The dialled address is another name of our own.
+            if probe.asked is not None:
+                self._sights.pop(probe.asked, None)
+            return
+        if probe.cluster_name != ctx.settings.cluster_name:
+            return
+        address = probe.sender.address
+        if address not in self._sights:
+            if self._heard_count >= HEARD_ADDRESSES_MAX or address == ctx.me.address:
+                return
+            self._heard_count += 1
+        self._see_seeker(address, probe.sender)
+
+    def on_answer(self, answer: ProbeAnswered) -> None:
+        """Somebody answered our probe: a member, another seeker, or another cluster's member."""
+        ctx = self._room.ctx
+        address = answer.asked or answer.sender.address
+        if answer.cluster_name != ctx.settings.cluster_name:
+            self._see_foreigner(address, answer.cluster_name)
+        elif answer.master is not None:
+            me = ctx.me
+            if answer.master.id == me.id or answer.master.address == me.address:
+                # A process before us, on our address; the cluster is about to notice its end.
+                return
+            names_itself = answer.master.id == answer.sender.id
+            before = self._named.get(answer.master.id, (False, answer.master))[0]
+            self._named[answer.master.id] = (names_itself or before, answer.master)
+            if self._target is None:
+                self._target = answer.master
+                self._ask_to_join()
+        elif address in self._sights:
+            self._see_seeker(address, answer.sender)
+
+    def on_unreachable(self, address: Address) -> None:
+        """Nobody listens there, or did when the probe was sent: lately hearing it weighs more."""
+        ctx = self._room.ctx
+        heard_us = self._heard_us.get(address)
+        is_fresh = heard_us is not None and ctx.now_us - heard_us <= ctx.settings.call_timeout_us
+        if address in self._sights and not is_fresh:
+            self._sights[address] = Sight.UNREACHABLE
+        if self._target is not None and self._target.address == address:
+            self._target = None
+
+    def on_refused(self, sender: MemberId, refusal: JoinRefused) -> None:
+        """The master will not have us: for good, or not yet."""
+        ctx = self._room.ctx
+        if self._target is None or self._target.id != sender:
+            return
+        if refusal.joiner not in (None, ctx.id):
+            return
+        ctx.note("join_refused", "warning", reason=refusal.reason, final=refusal.final)
+        if refusal.final:
+            self._room.stop(f"the master refused us: {refusal.reason}", 1)
+
+    def _see_foreigner(self, address: Address, name: str) -> None:
+        """An address of another cluster is like one where nobody listens."""
+        if address not in self._sights:
+            return
+        self._sights[address] = Sight.FOREIGN
+        if address not in self._foreign:
+            self._foreign[address] = name
+            self._room.ctx.note("foreign_cluster", "warning", address=str(address), name=name)
+
+    def _see_seeker(self, address: Address, seeker: MemberInfo) -> None:
+        me = self._room.ctx.me
+        is_lower = (seeker.address, seeker.id) < (me.address, me.id)
+        self._sights[address] = Sight.LOWER if is_lower else Sight.HIGHER
+        self._heard_us[address] = self._room.ctx.now_us
+
+    # -- joining --------------------------------------------------------------------------
+
+    def _choose_target(self) -> None:
+        """Follow the master: one that named itself, the one we ask already, the lowest."""
+        ranked = sorted(
+            self._named.values(),
+            key=lambda item: (not item[0], item[1] != self._target, item[1].address),
+        )
+        if ranked:
+            self._target = ranked[0][1]
+
+    def _ask_to_join(self) -> None:
+        if self._target is None or self._room.phase is not Phase.SEEKING:
+            return
+        ctx = self._room.ctx
+        settings = ctx.settings
+        request = JoinRequested(settings.cluster_name, settings.partition_count, ctx.me)
+        ctx.send_to(self._target.address, request)

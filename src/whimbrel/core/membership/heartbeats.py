@@ -1,0 +1,80 @@
+"""Sends heartbeats, times silence, and notices that this very member was paused.
+
+A member that we do not hear must in the end not hear us either, so that a one-way broken link
+ends with a removal (L5). So a suspected member gets heartbeats too rarely to trust us by them; but
+it gets some, because two that suspect each other would otherwise stay silent for ever.
+"""
+
+from __future__ import annotations
+
+from whimbrel.core.ids import MemberId
+from whimbrel.core.membership.room import Room
+from whimbrel.core.messages import Heartbeat
+
+HEARTBEAT_TIMER = "membership.heartbeat"
+WOKEN_TIMEOUTS = 2
+"""For this many heartbeat time-outs after a pause our list may name members long dead."""
+SUSPECTED_TIMEOUTS = 2
+"""A suspected member gets a heartbeat once in this many heartbeat time-outs."""
+
+
+class Heartbeats:
+    """The periodic part of failure detection."""
+
+    def __init__(self, room: Room) -> None:
+        """Begin with ``start``."""
+        self._room = room
+        self._due_us: int | None = None
+        self._woken_us: int | None = None
+        self._sent_us: dict[MemberId, int] = {}
+
+    def start(self) -> None:
+        """Send at once and then in every interval. Called when the first list is installed."""
+        self.beat()
+
+    def notice_pause(self) -> None:
+        """Compare the clock with our own timer; called before anything else of a step.
+
+        A timer that is late by more than an interval means that this process did not run. What
+        others sent meanwhile is still unread, so their silence is moved forward by the pause.
+        """
+        ctx = self._room.ctx
+        if self._due_us is None:
+            return
+        late_us = ctx.now_us - self._due_us
+        if late_us <= ctx.settings.heartbeat_interval_us:
+            return
+        self._room.detector.shift(late_us)
+        self._due_us = ctx.now_us
+        # Half the time-out: the others may by now have gone on without us.
+        if 2 * late_us >= ctx.settings.heartbeat_timeout_us:
+            self._woken_us = ctx.now_us
+        ctx.note("was_paused", "warning", pause_ms=late_us // 1000)
+
+    def was_paused(self) -> bool:
+        """Whether we lately woke from a pause long enough to have been removed meanwhile."""
+        if self._woken_us is None:
+            return False
+        span_us = WOKEN_TIMEOUTS * self._room.ctx.settings.heartbeat_timeout_us
+        return self._room.ctx.now_us - self._woken_us < span_us
+
+    def on_timer(self) -> None:
+        """Judge the others' silence, then say that we live."""
+        self._room.detector.expire()
+        self.beat()
+
+    def beat(self) -> None:
+        """Send heartbeats and arm the timer for the next ones."""
+        ctx = self._room.ctx
+        interval_us = ctx.settings.heartbeat_interval_us
+        pause_us = SUSPECTED_TIMEOUTS * ctx.settings.heartbeat_timeout_us
+        message = Heartbeat(ctx.members.version, self._room.taken_master)
+        others = ctx.others()
+        self._sent_us = {member: self._sent_us.get(member, ctx.now_us) for member in others}
+        for member in others:
+            is_suspected = self._room.detector.is_suspected(member)
+            if not is_suspected or ctx.now_us - self._sent_us[member] >= pause_us:
+                self._sent_us[member] = ctx.now_us
+                ctx.send(member, message)
+        self._due_us = ctx.now_us + interval_us
+        ctx.arm(HEARTBEAT_TIMER, interval_us)

@@ -1,0 +1,205 @@
+"""What the parts of the membership room share: the phase, the installed list, the ways out.
+
+Knows how a member list is put in place (links, effects, callbacks, in this order) and how the
+member ends. Does not know when any of this should happen; the parts decide.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from whimbrel.core.check import check
+from whimbrel.core.context import Context
+from whimbrel.core.effects import LinkUnwanted, LinkWanted, MembersChanged, Stopped
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.membership.detector import Detector
+from whimbrel.core.messages import MembersPublished, SuspicionTold
+from whimbrel.core.model import MemberInfo, MemberList
+
+PUBLISH_TIMER = "membership.publish"
+FORMER_ADDRESSES_MAX = 64
+"""Addresses of removed members that a master goes on looking for; the oldest are forgotten."""
+
+
+class Phase(enum.Enum):
+    """Where the member stands in its life."""
+
+    IDLE = "idle"
+    SEEKING = "seeking"
+    MEMBER = "member"
+    ENDED = "ended"
+
+
+class Room:
+    """State and callbacks of the membership room of one member, for one incarnation."""
+
+    def __init__(self, ctx: Context) -> None:
+        """Start idle, with an empty list.
+
+        Args:
+            ctx: Shared with the other rooms; ``ctx.members`` is replaced only here.
+        """
+        self.ctx = ctx
+        self.phase = Phase.IDLE
+        self.detector = Detector(ctx)
+        self.accepted: MemberId | None = None
+        """The claimant whose claim we accepted and whose list we wait for."""
+        self.is_claiming = False
+        self.join_addresses: tuple[Address, ...] = ()
+        self.former: dict[Address, MemberId] = {}
+        """Where removed members listened, unless they left gracefully; oldest first."""
+        self.on_view_changed: Callable[[MemberList, MemberList], None] | None = None
+        self.on_became_master: Callable[[], None] | None = None
+        self.on_leave_requested: Callable[[], None] | None = None
+        self.on_joined: Callable[[], None] | None = None
+        self.on_expelled: Callable[[str], None] | None = None
+        self.on_left: Callable[[], None] | None = None
+        self._links: dict[MemberId, Address] = {}
+
+    # -- who rules ------------------------------------------------------------------------
+
+    @property
+    def taken_master(self) -> MemberId | None:
+        """Whom we obey: ourselves while claiming, an accepted claimant, else the oldest."""
+        if self.is_claiming:
+            return self.ctx.id
+        return self.accepted or self.ctx.master
+
+    def older_than(self, member: MemberId) -> list[MemberId]:
+        """Members of the installed list in front of ``member``, oldest first."""
+        ids = self.ctx.members.ids()
+        return list(ids[: ids.index(member)])
+
+    def displaced_by(self, process: MemberInfo) -> MemberId | None:
+        """The listed member whose address ``process`` has taken, or whose identity at that address.
+
+        Two processes cannot listen at one address, so the listed one is dead (M4). A process
+        that started earlier than the listed one displaces nobody: its message was late.
+        """
+        for info in self.ctx.members.members:
+            if info.address != process.address or info.id == self.ctx.id:
+                continue
+            is_other = info.id != process.id or info.started_us != process.started_us
+            if is_other and process.started_us >= info.started_us:
+                return info.id
+        return None
+
+    # -- links ----------------------------------------------------------------------------
+
+    def want_link(self, info: MemberInfo) -> None:
+        """Ask for a link, once per member and address; never to ourselves."""
+        if info.id != self.ctx.id and self._links.get(info.id) != info.address:
+            self._links[info.id] = info.address
+            self.ctx.emit(LinkWanted(info.id, info.address))
+
+    def drop_link(self, member: MemberId) -> None:
+        """Give a link up, if there is one."""
+        if self._links.pop(member, None) is not None:
+            self.ctx.emit(LinkUnwanted(member))
+
+    # -- the list -------------------------------------------------------------------------
+
+    def install(self, new: MemberList) -> None:
+        """Replace the member list (M1) and tell everybody concerned.
+
+        As master the new list is published to all, and those it no longer contains are told
+        (M5), before their links close.
+
+        Args:
+            new: Higher in version than ours, and it contains us.
+
+        Raises:
+            InvariantViolation: It is not, it does not, or it names a member twice.
+        """
+        ctx, old = self.ctx, self.ctx.members
+        mine = new.get(ctx.id)
+        ids = new.ids()
+        check(new.version > old.version, "member lists are installed in rising version order")
+        check(len(dict.fromkeys(ids)) == len(ids), "no member stands twice in a member list")
+        check(mine is not None, "an installed member list contains the installer")
+        was_joined = self.phase is Phase.MEMBER
+        was_master = ctx.is_master
+        removed = [info for info in old.members if new.get(info.id) is None]
+        self._note_changes(old, new, removed)
+        ctx.members = new
+        ctx.me = mine if mine is not None else ctx.me
+        ctx.leaving = tuple(member for member in ctx.leaving if new.get(member) is not None)
+        self.accepted = None
+        self.is_claiming = False
+        self.phase = Phase.MEMBER
+        for info in new.members:
+            self.want_link(info)
+        if ctx.is_master:
+            self.publish()
+            self._tell_removed(removed)
+        for info in removed:
+            self.drop_link(info.id)
+        self.detector.sync()
+        ctx.emit(MembersChanged())
+        self._call_back(old, new, was_joined, was_master)
+
+    def publish(self, to: MemberId | None = None) -> None:
+        """Send our list to all other members, or to one (ADL-10 for lists). Master only."""
+        ctx = self.ctx
+        check(ctx.is_master, "only the master publishes the member list")
+        message = MembersPublished(ctx.members)
+        if to is not None:
+            ctx.send(to, message)
+            return
+        ctx.broadcast(message)
+        ctx.arm(PUBLISH_TIMER, ctx.settings.member_list_publish_interval_us)
+
+    def suspicion(self, to: MemberId) -> SuspicionTold:
+        """What we tell somebody who is not on our list."""
+        members = self.ctx.members
+        return SuspicionTold(members.version, members.master, members.ids(), to)
+
+    def _tell_removed(self, removed: list[MemberInfo]) -> None:
+        for info in removed:
+            if not self.detector.is_unreachable(info.id):
+                self.ctx.send(info.id, self.suspicion(info.id))
+
+    def _note_changes(self, old: MemberList, new: MemberList, removed: list[MemberInfo]) -> None:
+        for info in removed:
+            why = self.detector.why(info.id)
+            self.ctx.note("member_removed", "warning", member=info.id, why=why)
+            if not self.detector.has_left(info.id):
+                self.former.pop(info.address, None)
+                self.former[info.address] = info.id
+        for info in new.members:
+            self.former.pop(info.address, None)
+            if old.get(info.id) is None and info.id != self.ctx.id:
+                self.ctx.note("member_added", member=info.id, address=str(info.address))
+        while len(self.former) > FORMER_ADDRESSES_MAX:
+            del self.former[next(iter(self.former))]
+        self.ctx.note(
+            "members_installed", version=new.version, members=len(new.members), master=new.master
+        )
+
+    def _call_back(
+        self, old: MemberList, new: MemberList, was_joined: bool, was_master: bool
+    ) -> None:
+        if self.on_view_changed is not None:
+            self.on_view_changed(old, new)
+        if not was_joined and self.on_joined is not None:
+            self.on_joined()
+        if self.ctx.is_master and not was_master:
+            self.ctx.note("became_master", version=new.version)
+            if self.on_became_master is not None:
+                self.on_became_master()
+
+    # -- ways out -------------------------------------------------------------------------
+
+    def stop(self, reason: str, exit_status: int) -> None:
+        """End: the shell is told why. Nothing is done or answered any more."""
+        self.phase = Phase.ENDED
+        self.ctx.note("stopped", "info" if exit_status == 0 else "error", reason=reason)
+        self.ctx.emit(Stopped(reason, exit_status))
+
+    def expel(self, reason: str) -> None:
+        """End: the cluster goes on without us (M5); the callback tells the member."""
+        self.phase = Phase.ENDED
+        self.ctx.note("expelled", "error", reason=reason)
+        if self.on_expelled is not None:
+            self.on_expelled(reason)

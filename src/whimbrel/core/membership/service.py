@@ -1,0 +1,336 @@
+"""The membership room: takes what comes in, passes it to its part, and draws the consequences.
+
+After every step ``_react`` compares suspicions with the list: the master removes whom it suspects,
+the oldest trusted member claims mastership, a claim whose reason is gone is abandoned. So no part
+needs to know what follows from its findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from whimbrel.core.check import check
+from whimbrel.core.context import Context
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.membership.claim import CLAIM_TIMER, Claim
+from whimbrel.core.membership.detector import LEFT
+from whimbrel.core.membership.discovery import DISCOVERY_TIMER, Discovery
+from whimbrel.core.membership.heartbeats import HEARTBEAT_TIMER, Heartbeats
+from whimbrel.core.membership.joining import JOIN_TIMER, Joining
+from whimbrel.core.membership.leaving import LEAVE_TIMER, Leaving
+from whimbrel.core.membership.room import PUBLISH_TIMER, Phase, Room
+from whimbrel.core.membership.strangers import SEARCH_TIMER, Strangers
+from whimbrel.core.messages import (
+    ClaimAnswered,
+    ClaimRequested,
+    GoodbyeTold,
+    Heartbeat,
+    JoinRefused,
+    JoinRequested,
+    LeaveAllowed,
+    LeaveOrdered,
+    LeaveRequested,
+    MembersPublished,
+    Message,
+    ProbeAnswered,
+    ProbeRequested,
+    SuspicionTold,
+)
+from whimbrel.core.model import MemberList
+
+
+class Membership(Room):
+    """The membership room of one member; owns ``ctx.members``.
+
+    The member sets the callbacks of ``Room`` that it needs and feeds stimuli; every method is one
+    bounded step. An ended member (left, expelled, given up) takes no notice of anything.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        """Build the parts; nothing happens before ``on_started``.
+
+        Args:
+            ctx: Shared with the other rooms.
+        """
+        super().__init__(ctx)
+        ctx.me = msgspec.structs.replace(ctx.me, started_us=ctx.started_us)
+        self.heartbeats = Heartbeats(self)
+        self.discovery = Discovery(self)
+        self.joining = Joining(self)
+        self.claim = Claim(self)
+        self.leave = Leaving(self)
+        self.strangers = Strangers(self, self.heartbeats)
+        self._messages: dict[type[Message], Callable[[MemberId, Address, Any], None]] = {
+            ProbeRequested: self._on_probe,
+            ProbeAnswered: self._on_probe_answered,
+            JoinRequested: self._on_join_requested,
+            JoinRefused: self._on_join_refused,
+            MembersPublished: self._on_members,
+            Heartbeat: self._on_heartbeat,
+            SuspicionTold: self._on_suspicion,
+            ClaimRequested: self._on_claim,
+            ClaimAnswered: self._on_claim_answered,
+            LeaveRequested: self._on_leave_requested,
+            LeaveAllowed: self._on_leave_allowed,
+            LeaveOrdered: self._on_leave_ordered,
+            GoodbyeTold: self._on_goodbye,
+        }
+        self._timers: dict[str, Callable[[], None]] = {
+            DISCOVERY_TIMER: self.discovery.on_timer,
+            HEARTBEAT_TIMER: self.heartbeats.on_timer,
+            JOIN_TIMER: self.joining.on_timer,
+            CLAIM_TIMER: self.claim.on_timer,
+            LEAVE_TIMER: self.leave.on_timer,
+            PUBLISH_TIMER: self._on_publish_timer,
+            SEARCH_TIMER: self.strangers.on_timer,
+        }
+
+    # -- stimuli --------------------------------------------------------------------------
+
+    def on_started(self, join_addresses: tuple[Address, ...]) -> None:
+        """Begin discovery. A second start is ignored.
+
+        Args:
+            join_addresses: Where members may be; our own and dead ones may be among them.
+        """
+        if self.phase is not Phase.IDLE:
+            return
+        self.phase = Phase.SEEKING
+        self.join_addresses = tuple(dict.fromkeys(join_addresses))
+        self.discovery.start(self.join_addresses)
+        self._react()
+
+    def on_message(self, sender: MemberId, address: Address, message: Message) -> None:
+        """Take a membership message of anybody, on our list or not.
+
+        Args:
+            sender: Who sent it, as told in the link's greeting.
+            address: Where the sender listens.
+            message: One of the types of the membership part of ``core.messages``.
+        """
+        if self.phase in (Phase.IDLE, Phase.ENDED):
+            return
+        handler = self._messages.get(type(message))
+        check(handler is not None, "the membership room is given membership messages only")
+        self.heartbeats.notice_pause()
+        self.detector.heard(sender)
+        if handler is not None:
+            handler(sender, address, message)
+        self._react()
+
+    def on_timer(self, key: str) -> None:
+        """A timer of ours fired, in its current generation."""
+        if self.phase in (Phase.IDLE, Phase.ENDED):
+            return
+        check(key in self._timers, "the membership room is given membership timers only")
+        self.heartbeats.notice_pause()
+        self._timers[key]()
+        self._react()
+
+    def on_link_failed(self, member: MemberId) -> None:
+        """The link to a member broke and cannot be made again: it is suspected at once."""
+        if self.phase is Phase.MEMBER:
+            self.detector.link_failed(member)
+            self.claim.on_link_failed(member)
+            self._react()
+
+    def on_link_restored(self, member: MemberId) -> None:
+        """A link stands again; what was lost on the way may have been our list."""
+        if self.phase is Phase.MEMBER:
+            self.detector.link_restored(member)
+            self._react()
+            if self.phase is Phase.MEMBER and self.ctx.is_master and self.ctx.is_member(member):
+                self.publish(member)
+
+    def on_address_unreachable(self, address: Address) -> None:
+        """Nobody was reached at an address that a message was sent to."""
+        if self.phase is Phase.SEEKING:
+            self.discovery.on_unreachable(address)
+
+    # -- the member's wishes --------------------------------------------------------------
+
+    def want_leave(self) -> None:
+        """Leave gracefully; ends in ``on_left`` and the effect ``Stopped("left", 0)``."""
+        self.leave.want()
+
+    def allow_leave(self, member: MemberId) -> None:
+        """The migration room says that a leaving member is in no row any more."""
+        self.leave.allow(member)
+
+    def leaving(self) -> bool:
+        """Whether this member is on its way out."""
+        return self.leave.is_wanted
+
+    def promote(self, member: MemberId) -> bool:
+        """As master, turn a lite member into a data member with a new list.
+
+        Returns:
+            False when we are not the master or there is no such lite member.
+        """
+        info = self.ctx.members.get(member)
+        if self.phase is not Phase.MEMBER or not self.ctx.is_master:
+            return False
+        if info is None or not info.lite:
+            return False
+        members = self.ctx.members
+        promoted = tuple(
+            msgspec.structs.replace(item, lite=False) if item.id == member else item
+            for item in members.members
+        )
+        self.install(MemberList(members.version + 1, promoted, members.cluster_id))
+        return True
+
+    # -- consequences ---------------------------------------------------------------------
+
+    def install(self, new: MemberList) -> None:
+        """As in ``Room``; the first list also ends discovery and starts the heartbeats."""
+        is_first = self.phase is Phase.SEEKING
+        if is_first:
+            self.discovery.stop()
+        super().install(new)
+        if is_first and self.phase is Phase.MEMBER:
+            self.heartbeats.start()
+            self.strangers.start()
+
+    def expel(self, reason: str) -> None:
+        """As in ``Room``; a member that was on its way out anyway just ends."""
+        if self.leave.is_wanted:
+            self.stop(f"expelled while leaving: {reason}", 1)
+        else:
+            super().expel(reason)
+
+    def _react(self) -> None:
+        if self.phase is not Phase.MEMBER:
+            return
+        older = self.older_than(self.ctx.id)
+        if not older:
+            self._remove_suspected()
+        elif all(map(self.detector.is_suspected, older)):
+            self.claim.pursue()
+        else:
+            self.claim.abandon()
+        self.claim.reconsider()
+        self.leave.follow()
+
+    def _remove_suspected(self) -> None:
+        """Only the master removes members, all that it suspects in one new list."""
+        suspected = self.detector.suspected()
+        if not suspected:
+            return
+        members = self.ctx.members
+        kept = tuple(info for info in members.members if info.id not in suspected)
+        self.install(MemberList(members.version + 1, kept, members.cluster_id))
+
+    def _on_publish_timer(self) -> None:
+        if self.phase is Phase.MEMBER and self.ctx.is_master:
+            self.publish()
+
+    # -- messages -------------------------------------------------------------------------
+
+    def _on_probe(self, sender: MemberId, address: Address, probe: ProbeRequested) -> None:
+        ctx = self.ctx
+        if probe.cluster_name != ctx.settings.cluster_name:
+            ctx.note("foreign_probe", "warning", address=str(address), name=probe.cluster_name)
+        if self.phase is Phase.SEEKING:
+            self.discovery.on_probe(probe)
+        if probe.sender.id == ctx.id:
+            return
+        displaced = self.displaced_by(probe.sender)
+        if displaced is not None:
+            self.detector.gone(displaced, "a new process took its address")
+        # While joined we always name somebody: "none" would let the prober found a cluster.
+        master = self.taken_master
+        info = None if master is None else ctx.members.get(master)
+        answer = ProbeAnswered(ctx.settings.cluster_name, ctx.me, info, probe.asked)
+        ctx.send_to(probe.sender.address, answer)
+
+    def _on_probe_answered(self, sender: MemberId, address: Address, answer: ProbeAnswered) -> None:
+        if self.phase is Phase.SEEKING:
+            self.discovery.on_answer(answer)
+        else:
+            self.strangers.on_answer(answer)
+
+    def _on_join_requested(
+        self, sender: MemberId, address: Address, request: JoinRequested
+    ) -> None:
+        if self.phase is Phase.MEMBER:
+            self.joining.on_request(request)
+
+    def _on_join_refused(self, sender: MemberId, address: Address, refusal: JoinRefused) -> None:
+        if self.phase is Phase.SEEKING:
+            self.discovery.on_refused(sender, refusal)
+
+    def _on_members(self, sender: MemberId, address: Address, message: MembersPublished) -> None:
+        """Install a list: from our master, newer than ours, with us in it (M1)."""
+        new, ours = message.list, self.ctx.members
+        mine = new.get(self.ctx.id)
+        if self.phase is Phase.SEEKING:
+            # An entry with another start is that of a process before us (M4).
+            is_ours = mine is not None and mine.started_us == self.ctx.started_us
+            if is_ours and new.master == sender:
+                self.install(new)
+            return
+        if sender != self.taken_master:
+            # Having agreed to a claim we wait for its outcome before we judge anybody.
+            if self.accepted is None and not self.is_claiming and new.version > ours.version:
+                self.strangers.refuse(sender, address)
+            return
+        if new.version == ours.version:
+            check(new == ours, "two member lists of one master and version are the same")
+        if new.version <= ours.version:
+            return
+        if mine is not None:
+            self.install(new)
+        else:
+            told = SuspicionTold(new.version, sender, new.ids())
+            self.strangers.on_told(sender, address, told)
+
+    def _on_heartbeat(self, sender: MemberId, address: Address, beat: Heartbeat) -> None:
+        if self.phase is not Phase.MEMBER:
+            return
+        if not self.ctx.is_member(sender):
+            self.strangers.tell(sender, address, beat.list_version)
+            return
+        self.claim.on_heartbeat(sender, beat.master)
+        if self.ctx.is_master and beat.list_version < self.ctx.members.version:
+            self.publish(sender)
+
+    def _on_suspicion(self, sender: MemberId, address: Address, told: SuspicionTold) -> None:
+        if self.phase is Phase.MEMBER:
+            self.strangers.on_told(sender, address, told)
+
+    def _on_claim(self, sender: MemberId, address: Address, request: ClaimRequested) -> None:
+        if self.phase is not Phase.MEMBER:
+            return
+        if self.ctx.is_member(sender):
+            self.claim.on_request(sender, request)
+        else:
+            self.strangers.tell(sender, address, request.list_version)
+
+    def _on_claim_answered(self, sender: MemberId, address: Address, answer: ClaimAnswered) -> None:
+        if self.phase is Phase.MEMBER and not self.claim.on_answer(sender, answer):
+            shown = answer.list
+            told = SuspicionTold(shown.version, shown.master, shown.ids())
+            self.strangers.on_told(sender, address, told)
+
+    def _on_leave_requested(
+        self, sender: MemberId, address: Address, request: LeaveRequested
+    ) -> None:
+        if self.phase is Phase.MEMBER:
+            self.leave.on_request(sender, request)
+
+    def _on_leave_allowed(self, sender: MemberId, address: Address, allowed: LeaveAllowed) -> None:
+        if self.phase is Phase.MEMBER:
+            self.leave.on_allowed(sender, allowed)
+
+    def _on_leave_ordered(self, sender: MemberId, address: Address, order: LeaveOrdered) -> None:
+        if order.member == self.ctx.id:
+            self.leave.want()
+
+    def _on_goodbye(self, sender: MemberId, address: Address, goodbye: GoodbyeTold) -> None:
+        if goodbye.member == sender:
+            self.detector.gone(sender, LEFT)
+            self.joining.forget(sender)

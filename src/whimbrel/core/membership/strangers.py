@@ -1,0 +1,149 @@
+"""Those who are not on our list, and lists that we are not on (M5, M6).
+
+Knows when to tell somebody that the cluster goes on without it, when to believe that about
+ourselves, and how a master looks for a part of the cluster that it lost sight of. When two parts
+that went separate ways meet, the weaker one gives way: fewer members, then the lower list version,
+then the greater id of its master. Both sides compute the same from one list each.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.membership.detector import FOLLOWS_ANOTHER
+from whimbrel.core.membership.heartbeats import Heartbeats
+from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.messages import ProbeAnswered, ProbeRequested, SuspicionTold
+
+SEARCH_TIMER = "membership.search"
+TOLD_MAX = 1_000
+"""Strangers whose last answer is remembered, so that each gets one per heartbeat interval."""
+
+
+class Strangers:
+    """Suspicions told and taken, and the search for lost members."""
+
+    def __init__(self, room: Room, heartbeats: Heartbeats) -> None:
+        """Begin with ``start`` when the first list is installed."""
+        self._room = room
+        self._heartbeats = heartbeats
+        self._told_us: dict[MemberId, int] = {}
+
+    # -- telling --------------------------------------------------------------------------
+
+    def tell(self, stranger: MemberId, address: Address, version: int) -> None:
+        """Answer a message of somebody who is not on our list.
+
+        The master always answers. Others do when their list is newer than the stranger's: it
+        may have lost its way to the master only. A younger list than the stranger's proves
+        nothing; it may have been admitted by a list that has not reached us yet.
+
+        Args:
+            stranger: Who sent the message.
+            address: Where it listens.
+            version: Version of its member list, -1 when unknown.
+        """
+        ctx = self._room.ctx
+        if ctx.is_master or ctx.members.version > version >= 0:
+            self._send(stranger, address)
+
+    def refuse(self, sender: MemberId, address: Address) -> None:
+        """Answer a list from somebody whom we do not take for master (facts section 6)."""
+        self._send(sender, address)
+
+    def _send(self, stranger: MemberId, address: Address) -> None:
+        ctx = self._room.ctx
+        if self._heartbeats.was_paused():
+            # Our list may be long out of date; the others know better and will tell us.
+            return
+        last_us = self._told_us.pop(stranger, None)
+        if last_us is not None and ctx.now_us - last_us < ctx.settings.heartbeat_interval_us:
+            self._told_us[stranger] = last_us
+            return
+        self._told_us[stranger] = ctx.now_us
+        if len(self._told_us) > TOLD_MAX:
+            del self._told_us[next(iter(self._told_us))]
+        if ctx.is_member(stranger):
+            ctx.send(stranger, self._room.suspicion(stranger))
+        else:
+            ctx.send_to(address, self._room.suspicion(stranger))
+
+    # -- being told -----------------------------------------------------------------------
+
+    def on_told(self, sender: MemberId, address: Address, told: SuspicionTold) -> None:
+        """Somebody goes on without us: end, or treat the sender as the one who is lost."""
+        room, ctx = self._room, self._room.ctx
+        if told.to not in (None, ctx.id):
+            return
+        rules = ctx.is_master or room.is_claiming
+        if ctx.id in told.members:
+            # Not for a follower: it is on its master's list, or on one it will get in time.
+            if rules and ctx.is_member(sender):
+                room.detector.gone(sender, FOLLOWS_ANOTHER)
+        elif self._must_yield(sender, told):
+            if ctx.is_master:
+                for member in ctx.others():
+                    ctx.send(member, msgspec.structs.replace(told, to=member))
+            room.expel(f"list version {told.list_version} of master {told.master} is without us")
+        elif ctx.is_member(sender):
+            # It lives in a weaker part of the cluster: for ours it is dead.
+            room.detector.gone(sender, FOLLOWS_ANOTHER)
+        elif ctx.is_master:
+            self._send(sender, address)
+
+    def _must_yield(self, sender: MemberId, told: SuspicionTold) -> bool:
+        ctx = self._room.ctx
+        ours, version = ctx.members, told.list_version
+        if not told.members:
+            if sender == self._room.taken_master:
+                return version >= ours.version
+            return sender == told.master and version > ours.version
+        mine = [
+            member
+            for member in ours.ids()
+            if not self._room.detector.is_suspected(member)
+            and (version < ours.version or member not in told.members)
+        ]
+        theirs = [
+            member for member in told.members if version > ours.version or ours.get(member) is None
+        ]
+        if not theirs:
+            return False
+        if version > ours.version and self._heartbeats.was_paused():
+            # While we slept they went on, with writes that we know nothing of.
+            return True
+        if (len(theirs), version) != (len(mine), ours.version):
+            return (len(theirs), version) > (len(mine), ours.version)
+        return (told.master or "") < (ours.master or "")
+
+    # -- searching ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Search in every heartbeat time-out, as long as we are a member."""
+        ctx = self._room.ctx
+        ctx.arm(SEARCH_TIMER, ctx.settings.heartbeat_timeout_us)
+
+    def on_timer(self) -> None:
+        """As master, probe the addresses where members of this cluster once were or may be."""
+        room, ctx = self._room, self._room.ctx
+        if ctx.is_master:
+            here = {info.address for info in ctx.members.members}
+            for address in dict.fromkeys((*room.join_addresses, *room.former)):
+                if address not in here:
+                    probe = ProbeRequested(ctx.settings.cluster_name, ctx.me, address)
+                    ctx.send_to(address, probe)
+        self.start()
+
+    def on_answer(self, answer: ProbeAnswered) -> None:
+        """Tell another part of this cluster that we are here; it answers or gives way."""
+        ctx = self._room.ctx
+        master = answer.master
+        if (
+            self._room.phase is Phase.MEMBER
+            and ctx.is_master
+            and answer.cluster_name == ctx.settings.cluster_name
+            and master is not None
+            and not ctx.is_member(master.id)
+        ):
+            self._send(master.id, master.address)

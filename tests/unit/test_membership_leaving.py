@@ -1,0 +1,237 @@
+"""Graceful leave: the leaver asks, the master keeps, the migration room allows."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.membership_net import SECOND, SETTINGS, Net, with_settings
+
+from whimbrel.core.messages import LeaveAllowed, LeaveOrdered, LeaveRequested
+from whimbrel.core.model import MemberList
+
+
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_a_member_leaves(who: int) -> None:
+    """Goal: a leave ends with exit status 0 and a list without the leaver at once, the master's
+    own included. Method: each of three.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    leaver = hosts[who]
+    net.leave(leaver)
+    assert leaver.room.leaving() and leaver.alive
+    net.run_until(lambda: not leaver.alive, 2 * SECOND)
+    assert (leaver.reason(), leaver.exit_status()) == ("left", 0)
+    assert leaver.calls[-1] == "left"
+    assert net.run_until(net.agreed) < SECOND // 10
+    removed = [note for host in net.live() for note in host.notes if note.kind == "member_removed"]
+    assert {note.fields["why"] for note in removed} == {"left"} or who == 0
+
+
+def test_lite_and_seeking_members_leave_at_once() -> None:
+    """Goal: who holds nothing waits for nobody. Method: a lite member; a member in discovery; one
+    that was never started.
+    """
+    net = Net()
+    hosts = net.cluster(2)
+    lite = net.start(3, (1, 2), lite=True)
+    net.run_until(net.agreed)
+    net.leave(lite)
+    assert lite.exit_status() == 0
+    net.run_until(lambda: net.agreed(hosts), SECOND)
+    seeker = net.start(4, (1, 2))
+    net.leave(seeker)
+    assert seeker.exit_status() == 0
+    net.run(5 * SECOND)
+    assert net.agreed(hosts)
+
+
+def test_two_leave_at_once_and_the_master_keeps_their_order() -> None:
+    """Goal: ``ctx.leaving`` is in the order of requests and is emptied. Method: two of four while
+    the master keeps them, then lets them go.
+    """
+    net = Net(delay_us=(1_000, 1_001))
+    hosts = net.cluster(4)
+    net.hold_leavers = True
+    net.leave(hosts[3])
+    net.run(2_000)
+    net.leave(hosts[1])
+    net.run(3 * SECOND)
+    assert list(hosts[0].ctx.leaving) == [hosts[3].id, hosts[1].id]
+    net.hold_leavers = False
+    net.run_until(lambda: net.agreed([hosts[0], hosts[2]]), 5 * SECOND)
+    assert not hosts[0].ctx.leaving
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_all_leave_at_once(count: int) -> None:
+    """Goal: everybody gets out, the last one too. Method: all members in the same moment."""
+    net = Net()
+    hosts = net.cluster(count)
+    for host in hosts:
+        net.leave(host)
+    net.run_until(lambda: not net.live(), 10 * SECOND)
+    assert all(host.exit_status() == 0 for host in hosts)
+
+
+def test_a_new_master_learns_of_the_leaver() -> None:
+    """Goal: requests repeat, so a crash of the master delays a leave, no more. Method: kill the
+    master while it keeps the leaver.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    net.hold_leavers = True
+    net.leave(hosts[2])
+    net.run(SECOND)
+    net.kill(hosts[0])
+    net.run(SECOND)
+    assert hosts[1].ctx.leaving == (hosts[2].id,)
+    net.hold_leavers = False
+    net.run_until(lambda: net.agreed([hosts[1]]), 5 * SECOND)
+    assert hosts[2].exit_status() == 0
+
+
+def test_a_leaver_that_becomes_master_lets_itself_go() -> None:
+    """Goal: a master candidate may leave as well. Method: the second oldest leaves, the master is
+    killed in the same moment.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    net.leave(hosts[1])
+    net.kill(hosts[0])
+    net.run_until(lambda: net.agreed([hosts[2]]), 5 * SECOND)
+    assert hosts[1].exit_status() == 0
+
+
+def test_a_lost_permission_is_repeated() -> None:
+    """Goal: the leaver does not hang on one lost message. Method: cut the master's way to the
+    leaver when it allows; heal.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    net.cut([hosts[0]], [hosts[2]])
+    net.leave(hosts[2])
+    net.run(2 * SECOND)
+    assert hosts[2].alive
+    net.heal()
+    net.run_until(lambda: not hosts[2].alive, 2 * SECOND)
+    assert hosts[2].exit_status() == 0
+
+
+def test_a_leave_that_is_never_allowed_ends_with_an_error() -> None:
+    """Goal: every wait is bounded. Method: the master never allows."""
+    net = Net(settings=with_settings(leave_timeout_us=20 * SECOND))
+    hosts = net.cluster(2)
+    net.hold_leavers = True
+    net.leave(hosts[1])
+    net.run(19 * SECOND)
+    assert hosts[1].alive
+    net.run(2 * SECOND)
+    assert hosts[1].exit_status() == 1
+    assert "20 s" in hosts[1].reason()
+
+
+def test_only_the_right_permission_counts() -> None:
+    """Goal: a permission reaches the incarnation it is meant for, from the master, and only if it
+    was asked for (P12). Method: wrong member, wrong sender, not leaving.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    net.hold_leavers = True
+    leaver = hosts[2]
+
+    def say(sender: int, allowed: LeaveAllowed) -> None:
+        source = hosts[sender]
+        leaver.step(lambda: leaver.room.on_message(source.id, source.address, allowed))
+
+    say(0, LeaveAllowed(leaver.id))
+    net.leave(leaver)
+    say(0, LeaveAllowed(hosts[1].id))
+    say(1, LeaveAllowed(leaver.id))
+    assert leaver.alive
+    say(0, LeaveAllowed(leaver.id))
+    assert not leaver.alive
+
+
+def test_a_request_for_somebody_else_is_ignored() -> None:
+    """Goal: a member leaves by its own wish only. Method: one asks for another; an order to the
+    member itself works.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    master, second, third = hosts
+    request = LeaveRequested(third.id)
+    master.step(lambda: master.room.on_message(second.id, second.address, request))
+    assert master.ctx.leaving == ()
+    for member in (second.id, third.id):
+        order = LeaveOrdered(member)
+        third.step(lambda order=order: third.room.on_message(master.id, master.address, order))  # type: ignore[misc]
+        assert third.room.leaving() == (member == third.id)
+
+
+def test_permissions_for_unknown_members_do_nothing() -> None:
+    """Goal: the migration room may be late. Method: allow a stranger; allow at a non-master;
+    allow a member that did not ask while it is ourselves.
+    """
+    net = Net()
+    hosts = net.cluster(2)
+    hosts[0].step(lambda: hosts[0].room.allow_leave(type(hosts[0].id)("nobody")))
+    hosts[1].step(lambda: hosts[1].room.allow_leave(hosts[0].id))
+    hosts[0].step(lambda: hosts[0].room.allow_leave(hosts[0].id))
+    net.run(SECOND)
+    assert net.agreed(hosts)
+
+
+def test_a_leaver_that_is_expelled_just_ends() -> None:
+    """Goal: who wants to go does not come back as a fresh member. Method: pause a leaver until it
+    is removed, wake it.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    net.hold_leavers = True
+    net.leave(hosts[2])
+    net.pause(hosts[2])
+    net.run_until(lambda: net.agreed(hosts[:2]))
+    net.run(20 * SECOND)
+    net.resume(hosts[2])
+    net.run_until(lambda: not hosts[2].alive, 5 * SECOND)
+    assert hosts[2].expelled is None and hosts[2].exit_status() is not None
+    assert hosts[2].exit_status() == 1
+
+
+def test_a_lite_member_is_promoted_by_the_master() -> None:
+    """Goal: promotion is a new list that every member installs. Method: the master promotes;
+    others, data members and strangers cannot be promoted.
+    """
+    net = Net()
+    hosts = net.cluster(2)
+    lite = net.start(3, (1, 2), lite=True)
+    net.run_until(net.agreed)
+    answers: list[bool] = []
+    hosts[1].step(lambda: answers.append(hosts[1].room.promote(lite.id)))
+    hosts[0].step(lambda: answers.append(hosts[0].room.promote(hosts[1].id)))
+    hosts[0].step(lambda: answers.append(hosts[0].room.promote(lite.id)))
+    assert answers == [False, False, True]
+    net.run_until(net.agreed, SECOND)
+    assert not lite.ctx.me.lite and len(lite.ctx.data_members()) == 3
+    net.leave(lite)
+    assert lite.alive, "a data member has to hand its data over"
+
+
+def test_an_ended_member_takes_no_notice() -> None:
+    """Goal: after its end a room does nothing. Method: every entry after a leave."""
+    net = Net()
+    (host,) = net.cluster(1)
+    net.leave(host)
+    net.run(SECOND)
+    assert not host.alive
+    host.ctx.effects.clear()
+    host.room.on_started(())
+    host.room.on_timer("membership.heartbeat")
+    host.room.on_link_failed(host.id)
+    host.room.on_link_restored(host.id)
+    host.room.on_address_unreachable(host.address)
+    host.room.want_leave()
+    host.room.allow_leave(host.id)
+    host.room.on_message(host.id, host.address, LeaveOrdered(host.id))
+    assert host.ctx.effects == [] and isinstance(host.ctx.members, MemberList)
+    assert SETTINGS.leave_retry_us == SECOND
