@@ -1,0 +1,422 @@
+"""The master's control loop: from a trigger to a settled table, in the paper's order (ADL-49).
+
+    settle a change of master -> repair -> repartition and plan -> execute -> let members leave
+
+The loop keeps no state between runs (ADL-50): a trigger stops the plan, waits for what runs, and
+starts again from the table as it is then. What each stage does is in its own module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from whimbrel.core.context import Context
+from whimbrel.core.ids import EMPTY_ROW, REPLICA_SLOTS, MemberId, PartitionId
+from whimbrel.core.migration.keeper import TableKeeper
+from whimbrel.core.migration.mail import Mail
+from whimbrel.core.migration.plan_execution import DISPATCH_TIMER, PlanExecution
+from whimbrel.core.migration.progress import Ledger, Process
+from whimbrel.core.migration.publication import Publisher, Subscriber
+from whimbrel.core.migration.recovery import Recovery
+from whimbrel.core.migration.repair import Repair
+from whimbrel.core.model import MemberInfo, MemberList, Step
+from whimbrel.core.partition.assignment import assign
+from whimbrel.core.partition.groups import group_warnings, member_groups
+from whimbrel.core.partition.planner import plan_row
+from whimbrel.core.partition.table import filled_count
+
+RETRY_TIMER = "migration.retry"
+STAMP_TIMER = "migration.stamp"
+FAILED_PLANS_NOTED = 5
+"""After this many failed plans in a row, and each further time, the cause is told loudly."""
+DEPTH_DEFAULT = 2
+"""Replicas per row before anybody has said: a primary and one backup."""
+
+
+class ControlLoop:
+    """What the master does; idle on every other member.
+
+    Args:
+        on_lost: Told of every primary lost: partition and lost backup count (ADL-05, ADL-06).
+        on_may_leave: Told which leaving member is in no row any more.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        keeper: TableKeeper,
+        subscriber: Subscriber,
+        mail: Mail,
+        on_lost: Callable[[PartitionId, int], None],
+        on_may_leave: Callable[[MemberId], None],
+    ) -> None:
+        self._ctx = ctx
+        self._keeper = keeper
+        self._subscriber = subscriber
+        self._on_may_leave = on_may_leave
+        self.ledger = Ledger(ctx.settings.history_max)
+        owed: dict[PartitionId, dict[MemberId, None]] = {}
+        self.publisher = Publisher(ctx, keeper, owed)
+        self.recovery = Recovery(ctx, keeper)
+        self.repair = Repair(ctx, keeper, self.publisher, mail, owed, on_lost, self._decided)
+        self.execution = PlanExecution(ctx, keeper, self.publisher, mail, self._decided)
+        self.in_charge = False
+        """Whether this member acts as master; it may still be fetching."""
+        self.depth = DEPTH_DEFAULT
+        self._due: str | None = None
+        self._planning = False
+        self._repaired_us: int | None = None
+        """When the rows of this run were repaired; None before."""
+        self._process: Process | None = None
+        self._failed_plans = 0
+        self._planned_leaving: tuple[MemberId, ...] = ()
+        self._told_to_leave: dict[MemberId, None] = {}
+
+    # -- triggers -------------------------------------------------------------------------
+
+    def take_charge(self) -> None:
+        """This member is master now: first find out how things stand (ADL-11)."""
+        if self.in_charge:
+            return
+        self.in_charge = True
+        self._due = None
+        self.recovery.start()
+        self._ctx.arm(STAMP_TIMER, self._ctx.settings.table_send_interval_us)
+
+    def resign(self) -> None:
+        """This member is not master any more; whoever is will settle what was open."""
+        self.in_charge = False
+        self._due = None
+        self._planning = False
+        for timer in (RETRY_TIMER, STAMP_TIMER, DISPATCH_TIMER):
+            self._ctx.disarm(timer)
+        self.recovery.stop()
+        self.repair.stop()
+        self.execution.stop()
+        self.publisher.stop()
+        self._told_to_leave.clear()
+        for process in list(self.ledger.open):
+            process.running = 0
+            self.ledger.close(process, self._ctx.now_us)
+        self._process = None
+
+    def members_changed(self, old: MemberList, new: MemberList) -> None:
+        """A new list: settle what departures settle; plan anew when the data members changed."""
+        gone = departed(old, new)
+        self.recovery.members_changed(gone)
+        if self.recovery.running:
+            return
+        self.repair.note_departed(gone)
+        self.publisher.members_changed(gone)
+        self.execution.members_changed(gone)
+        self.repair.members_changed(gone)
+        reason = reason_of(old, new)
+        if reason:
+            self._failed_plans = 0
+            self.trigger(reason)
+
+    def trigger(self, reason: str) -> None:
+        """Run the loop again as soon as what runs now has ended (ADL-50).
+
+        Partitions nobody works on are repaired at once, so that no promotion waits for a copy.
+        """
+        if not self.in_charge or self.recovery.running:
+            return
+        self._ctx.disarm(RETRY_TIMER)
+        self._due = self._due or reason
+        self._planning = False
+        self.execution.drop_rest()
+        busy = self.execution.flights or self.repair.is_promoting
+        if self._keeper.table.initialised and busy:
+            self._close_process()
+            self._process = self.ledger.begin(reason, self._ctx.now_us)
+            self.repair.run(self._process, self.execution.flights)
+
+    def retry_due(self) -> None:
+        """The pause after a failed plan is over (ADL-50)."""
+        self.trigger("retry after a failed migration")
+
+    def stamp_due(self) -> None:
+        """Time to compare tables (ADL-10)."""
+        if not self.in_charge:
+            return
+        self._ctx.arm(STAMP_TIMER, self._ctx.settings.table_send_interval_us)
+        if not self.recovery.running:
+            self.publisher.flush()
+            self.publisher.publish_stamp()
+
+    # -- the loop -------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Do all that can be done now; called at the end of every step of the member."""
+        if not self.in_charge:
+            return
+        if self.recovery.running:
+            if self.recovery.waiting_for():
+                return
+            self._finish_recovery()
+        self.publisher.flush()
+        if self._planning:
+            self.execution.advance()
+            if not self.execution.flights and (self.execution.failure or self.execution.is_idle):
+                self._end_plan()
+        if not self.execution.flights and not self.repair.is_promoting:
+            if self._due is not None:
+                self._repair()
+            if self._process is not None and not self._planning and self._is_repaired():
+                self._plan()
+        self.publisher.flush()
+        self._let_leave()
+
+    def _finish_recovery(self) -> None:
+        """Everybody has answered: decide, publish, and only then go on (ADL-14)."""
+        settlement = self.recovery.finish(self._subscriber.completed)
+        self.repair.note_without_data(settlement.without_data)
+        self._subscriber.forget()
+        self.publisher.start(settlement.completed)
+        self._ctx.note(
+            "migration.table_settled",
+            completed=len(settlement.completed),
+            rolled_back=len(settlement.rolled_back),
+        )
+        self.trigger("change of master")
+
+    def _repair(self) -> None:
+        """Stage one of a run: first arrangement, or the repair of the rows."""
+        reason, self._due = self._due or "", None
+        self._repaired_us = None
+        self._planned_leaving = self._ctx.leaving
+        self._told_to_leave.clear()
+        if self._process is None:
+            self._process = self.ledger.begin(reason, self._ctx.now_us)
+        if self._keeper.table.initialised:
+            self.repair.run(self._process, ())
+        else:
+            self._arrange_first()
+
+    def _is_repaired(self) -> bool:
+        """Whether stage one is over: all promoted, and the repaired rows known (PIM-05).
+
+        Fragments travel on another connection than tables, so a participant that does not have
+        the row yet would refuse. A member that does not answer is waited for only so long.
+        """
+        if self.repair.is_promoting:
+            return False
+        if self._repaired_us is None:
+            self._replace_lost()
+            self.publisher.flush()
+            self._repaired_us = self._ctx.now_us
+        if self._ctx.now_us - self._repaired_us >= self._ctx.settings.call_timeout_us:
+            return True
+        data_members = dict.fromkeys(member.id for member in self._ctx.data_members())
+        return not any(member in data_members for member in self.publisher.unacknowledged)
+
+    def _replace_lost(self) -> None:
+        """Give partitions without any replica a new, empty primary (ADL-05)."""
+        lost = self.repair.lost_partitions() if self._keeper.table.initialised else []
+        if lost and self._groups():
+            targets = self._targets()
+            primaries = {pid: targets[pid][0] for pid in lost}
+            self.repair.replace_lost(
+                {pid: member for pid, member in primaries.items() if member is not None}
+            )
+
+    def _plan(self) -> None:
+        """Stage two: repartition, cancel cycles, decide kinds and order, queue (ADL-49)."""
+        process = self._process
+        if process is None or not self._keeper.table.initialised or not self._groups():
+            self._close_process()
+            return
+        plan: list[tuple[PartitionId, tuple[Step, ...]]] = []
+        for pid, target in enumerate(self._targets()):
+            row = self._keeper.table.rows[pid]
+            if row != target and row[0] is not None:
+                steps = plan_row(row, target)
+                if steps:
+                    plan.append((PartitionId(pid), steps))
+        if not plan:
+            self._plan_succeeded()
+            return
+        self._planning = True
+        self.execution.load(plan, process)
+        self._ctx.note("migration.planned", steps=process.planned, reason=process.reason)
+        self.publisher.flush()
+        self.execution.advance()
+        if self.execution.is_idle or (self.execution.failure and not self.execution.flights):
+            self._end_plan()
+
+    def _groups(self) -> list[tuple[MemberId, ...]]:
+        """The members that may get replicas, by place: neither lite nor leaving (ADL-01)."""
+        members = [
+            member for member in self._ctx.data_members() if member.id not in self._ctx.leaving
+        ]
+        return member_groups(members, self._ctx.settings.member_group)
+
+    def _targets(self) -> list[tuple[MemberId | None, ...]]:
+        """The rows that repartitioning wants."""
+        return assign(
+            self._keeper.table.rows, self._groups(), self.replica_depth, self._ctx.leaving
+        )
+
+    @property
+    def replica_depth(self) -> int:
+        """Replicas per row, before it is capped by the number of groups (PIM-30)."""
+        if self._ctx.settings.plan_depth == "deep":
+            return REPLICA_SLOTS
+        return max(1, min(REPLICA_SLOTS, self.depth))
+
+    def _arrange_first(self) -> None:
+        """The first arrangement: rows are set, nothing moves; version = replicas (PIM-13)."""
+        groups = self._groups()
+        if not groups:
+            return
+        count = self._keeper.table.partition_count
+        targets = assign([EMPTY_ROW] * count, groups, self.replica_depth)
+        for pid, row in enumerate(targets):
+            self._keeper.change(PartitionId(pid), row, filled_count(row))
+            self.publisher.stage_row(PartitionId(pid))
+        self._ctx.note("migration.first_arrangement", partitions=count, groups=len(groups))
+
+    # -- ends -----------------------------------------------------------------------------
+
+    def _decided(self, process: Process) -> None:
+        """A migration or promotion of a process was decided."""
+        self.ledger.settle(process, self._ctx.now_us)
+
+    def _close_process(self) -> None:
+        if self._process is not None:
+            self.ledger.close(self._process, self._ctx.now_us)
+            self._process = None
+
+    def _end_plan(self) -> None:
+        """All of the plan is decided, or it failed and nothing of it runs any more."""
+        self._planning = False
+        failure = self.execution.failure
+        if not failure:
+            self._plan_succeeded()
+            return
+        self._close_process()
+        self._failed_plans += 1
+        if self._failed_plans % FAILED_PLANS_NOTED == 0:
+            self._ctx.note(
+                "migration.plans_fail", "warning", plans=self._failed_plans, cause=failure
+            )
+        if self._due is None:
+            self._ctx.arm(RETRY_TIMER, self._ctx.settings.migration_retry_us)
+
+    def _plan_succeeded(self) -> None:
+        """The table is as wanted."""
+        process = self._process
+        self._close_process()
+        self._failed_plans = 0
+        if process is not None and process.planned:
+            self._ctx.note(
+                "migration.finished",
+                reason=process.reason,
+                copies=process.copies,
+                promotions=process.promotions,
+                bytes=process.bytes_moved,
+            )
+        for sentence in group_warnings(self._ctx.data_members(), self._ctx.settings.member_group):
+            self._ctx.note("migration.group_warning", "warning", sentence=sentence)
+
+    # -- leaving --------------------------------------------------------------------------
+
+    def leave_requested(self) -> None:
+        """Somebody asks, maybe again, to leave: plan without it, or tell it again that it may."""
+        if not self.in_charge or self.recovery.running:
+            return
+        if self._has_unplanned_leaver():
+            self.trigger("a member wants to leave")
+        else:
+            self._told_to_leave.clear()
+
+    def _has_unplanned_leaver(self) -> bool:
+        return any(member not in self._planned_leaving for member in self._ctx.leaving)
+
+    def may_leave(self, member: MemberId) -> bool:
+        """Whether a member is in no row, and everybody knows that."""
+        if not self.in_charge or self.recovery.running:
+            return False
+        if self._all_leave():
+            return True
+        return (
+            member in self._planned_leaving
+            and self._keeper.table.replica_count(member) == 0
+            and not self.execution.involves(member)
+            and not self.publisher.unacknowledged
+        )
+
+    def _all_leave(self) -> bool:
+        """Whether every data member wants to leave: then there is nobody to hand over to."""
+        return all(member.id in self._ctx.leaving for member in self._ctx.data_members())
+
+    def _let_leave(self) -> None:
+        """Tell members that have handed over everything, once per request."""
+        for member in self._ctx.leaving:
+            if member not in self._told_to_leave and self.may_leave(member):
+                self._told_to_leave[member] = None
+                self._on_may_leave(member)
+
+    # -- state ----------------------------------------------------------------------------
+
+    def is_settled(self) -> tuple[bool, str]:
+        """Whether nothing is active, queued, pending or due, and everybody has the table."""
+        reason = self._unsettled()
+        return not reason, reason
+
+    def _unsettled(self) -> str:
+        if not self.in_charge:
+            return "this member is not the master"
+        if self.recovery.running:
+            waiting = self.recovery.waiting_for()
+            return f"the new master is fetching the table from {len(waiting)} members"
+        if not self._keeper.table.initialised:
+            return "the partitions are not assigned yet"
+        for condition, reason in (
+            (self.repair.is_promoting, "promotions are under way"),
+            (self.execution.flights or self.execution.queue.waiting_count, "migrations are due"),
+            (self._due is not None, "a new plan is due"),
+            (self._process is not None, "a plan is under way"),
+            (self._ctx.is_armed(RETRY_TIMER), "a failed plan will be tried again"),
+            (self._has_unplanned_leaver(), "a member wants to leave"),
+        ):
+            if condition:
+                return reason
+        behind = self.publisher.unacknowledged
+        if behind:
+            return f"{len(behind)} members have not acknowledged the table"
+        if self.repair.lost_partitions():
+            return "partitions without any replica"
+        return ""
+
+
+def reason_of(old: MemberList, new: MemberList) -> str:
+    """Why a new list calls for a new plan, in words; empty when it does not."""
+    joined_count = len(departed(new, old))
+    left_count = len(departed(old, new))
+    if joined_count and left_count:
+        return "members joined and left"
+    if joined_count:
+        return "a member joined" if joined_count == 1 else f"{joined_count} members joined"
+    if left_count:
+        return "a member left" if left_count == 1 else f"{left_count} members left"
+    kinds_changed = any(info.lite != _was_lite(old, info) for info in new.members)
+    return "a member changed between lite and data" if kinds_changed else ""
+
+
+def departed(old: MemberList, new: MemberList) -> dict[MemberId, None]:
+    """Members of the old list that are not in the new one, as the processes they were.
+
+    A member that restarted with its identity is another process and has lost its data (M4).
+    """
+    present = {member.id: member.started_us for member in new.members}
+    return {
+        member.id: None for member in old.members if present.get(member.id, -1) != member.started_us
+    }
+
+
+def _was_lite(old: MemberList, info: MemberInfo) -> bool:
+    """Whether the member was lite in the old list."""
+    earlier = old.get(info.id)
+    return earlier is not None and earlier.lite

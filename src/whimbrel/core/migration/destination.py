@@ -1,0 +1,161 @@
+"""The destination side of a migration, and of a promotion.
+
+Knows when to open, how to take fragments in order whatever is repeated (GCM-39), and the commit
+by versions (PIM-10). The destination commits first of all (ADL-16): after its answer the migration
+is decided, unless it leaves the cluster before the answer arrives.
+"""
+
+from __future__ import annotations
+
+from whimbrel.core.context import Context
+from whimbrel.core.ids import MemberId
+from whimbrel.core.messages import (
+    FragmentAnswered,
+    FragmentSent,
+    MigrationCommitAnswered,
+    MigrationCommitRequested,
+    PromotionAnswered,
+    PromotionRequested,
+)
+from whimbrel.core.migration.keeper import ActiveMigration, Role, TableKeeper
+from whimbrel.core.migration.mail import Mail
+from whimbrel.core.migration.publication import Subscriber
+from whimbrel.core.migration.source import apply_carried, participant_refusal
+from whimbrel.core.model import MigrationInfo, Verdict
+from whimbrel.core.ports import FragmentHost
+from whimbrel.errors import SerializationError
+
+
+class Incoming(ActiveMigration):
+    """A migration of which we are the destination."""
+
+    def __init__(self, migration: MigrationInfo, source: MemberId) -> None:
+        super().__init__(migration, Role.DESTINATION)
+        self.source = source
+        self.sequence_next = 1
+        self.complete = True
+        """Whether all that was announced has arrived; the probe alone announces nothing."""
+        self.damaged = ""
+
+
+class DestinationSide:
+    """All migrations of which this member is the destination."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        host: FragmentHost,
+        keeper: TableKeeper,
+        subscriber: Subscriber,
+        mail: Mail,
+    ) -> None:
+        self._ctx = ctx
+        self._host = host
+        self._keeper = keeper
+        self._subscriber = subscriber
+        self._mail = mail
+
+    # -- fragments ------------------------------------------------------------------------
+
+    def fragment_sent(self, sender: MemberId, message: FragmentSent) -> None:
+        """Open the migration, take in the next parts, or acknowledge a repeat."""
+        migration = message.migration
+        if message.sequence == 0:
+            reason = self._open(sender, message)
+        else:
+            incoming = self._keeper.find(migration.id, migration.partition_id)
+            if isinstance(incoming, Incoming) and incoming.source == sender:
+                reason = self._take_in(incoming, message)
+            else:
+                reason = "the migration is not active at its destination"
+        answer = FragmentAnswered(migration.id, message.sequence, not reason, reason)
+        self._mail.post(sender, answer)
+
+    def _open(self, sender: MemberId, message: FragmentSent) -> str:
+        """Check and register a migration; returns why it is refused, or an empty string."""
+        migration = message.migration
+        pid = migration.partition_id
+        if migration.master != self._ctx.master:
+            return "the migration is not one of the present master's"
+        if migration.step.destination != self._ctx.id:
+            return "this member is not the destination"
+        apply_carried(self._keeper, pid, message.completed)
+        mine = self._keeper.find(migration.id, pid)
+        if isinstance(mine, Incoming) and mine.source == sender:
+            return ""  # a repeat
+        reason = participant_refusal(self._keeper, migration)
+        if reason:
+            return reason
+        if self._keeper.table.row(pid)[0] != sender:
+            return "the sender is not the primary of the partition"
+        self._keeper.begin(Incoming(migration, sender))
+        return ""
+
+    def _take_in(self, incoming: Incoming, message: FragmentSent) -> str:
+        if message.sequence < incoming.sequence_next:
+            return incoming.damaged  # a repeat
+        if message.sequence > incoming.sequence_next:
+            return "a fragment message is missing"
+        if incoming.damaged:
+            return incoming.damaged
+        incoming.sequence_next += 1
+        incoming.complete = message.last
+        try:
+            self._host.ingest(incoming.migration, message.parts)
+        except SerializationError as error:
+            incoming.complete = False
+            incoming.damaged = f"the destination cannot take a fragment: {error}"
+        return incoming.damaged
+
+    # -- commit ---------------------------------------------------------------------------
+
+    def commit_requested(self, sender: MemberId, message: MigrationCommitRequested) -> None:
+        """Commit before everybody else, exactly once (ADL-16, ADL-18, PIM-10)."""
+        migration = message.migration
+        if sender != self._ctx.master or migration.master != sender:
+            self._ctx.note("migration.foreign_commit", "warning", sender=sender)
+            return
+        apply_carried(self._keeper, migration.partition_id, message.completed)
+        reason = self._commit(migration)
+        if not reason and sender != self._ctx.id:
+            self._subscriber.remember(migration)
+        answer = MigrationCommitAnswered(migration.id, not reason, reason)
+        self._mail.post(sender, answer)
+
+    def _commit(self, migration: MigrationInfo) -> str:
+        """Commit by versions; returns why not, or an empty string."""
+        if migration.verdict is not Verdict.SUCCESS:
+            return "only a successful migration can be committed"
+        pid = migration.partition_id
+        local = self._keeper.table.version(pid)
+        if local == migration.final_version:
+            return ""  # committed before; the answer was lost
+        if local > migration.final_version:
+            return f"the partition version is already {local}"
+        if local != migration.initial_version:
+            return f"the partition version is {local}, not {migration.initial_version}"
+        incoming = self._keeper.find(migration.id, pid)
+        if not isinstance(incoming, Incoming):
+            return "the migration is not active at its destination"
+        if not incoming.complete:
+            return "the destination has not received everything"
+        self._keeper.apply_completed(migration)
+        return ""
+
+    # -- promotion ------------------------------------------------------------------------
+
+    def promotion_requested(self, sender: MemberId, message: PromotionRequested) -> None:
+        """Become primary of the partitions the master says, as one batch (facts 4.5).
+
+        The image holds the rows as they are after the promotions. Rows that are not newer than
+        ours are skipped one by one (PIM-12); so a repeated batch changes nothing (PIM-11).
+        """
+        if sender != self._ctx.master:
+            self._ctx.note("migration.foreign_promotion", "warning", sender=sender)
+            return
+        for row in list(self._keeper.table.rows_of(message.image)):
+            self._keeper.apply_row(row)
+        if sender != self._ctx.id:
+            for migration in message.migrations:
+                self._subscriber.remember(migration)
+        self._mail.post(sender, PromotionAnswered(message.batch, True, ""))

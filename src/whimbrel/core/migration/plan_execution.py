@@ -1,0 +1,314 @@
+"""Carrying out a plan at the master: start migrations, follow each one to its verdict.
+
+A migration is copied (master asks the data source), committed at its destination, and then
+decided here (ADL-16 to ADL-21). The data side is not touched by this module; when the master is
+itself source or destination it gets the same messages as anybody else.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Sequence
+
+from whimbrel.core.check import check
+from whimbrel.core.context import Context
+from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId
+from whimbrel.core.messages import (
+    MigrationCommitAnswered,
+    MigrationCommitRequested,
+    MigrationDataAnswered,
+    MigrationRequested,
+)
+from whimbrel.core.migration.keeper import TableKeeper, step_fits
+from whimbrel.core.migration.mail import Mail
+from whimbrel.core.migration.plan_queue import PlanQueue
+from whimbrel.core.migration.progress import Process
+from whimbrel.core.migration.publication import Publisher
+from whimbrel.core.model import MigrationInfo, Step, Verdict
+from whimbrel.errors import InvariantViolation
+
+DISPATCH_TIMER = "migration.dispatch"
+
+
+class Phase(enum.StrEnum):
+    """Where a running migration is, as the master sees it."""
+
+    COPYING = "COPYING"
+    COMMITTING = "COMMITTING"
+
+
+class Flight:
+    """A migration that was started and is not decided."""
+
+    __slots__ = (
+        "destination",
+        "migration",
+        "phase",
+        "process",
+        "sent_us",
+        "source",
+        "started_us",
+    )
+
+    def __init__(
+        self,
+        migration: MigrationInfo,
+        source: MemberId,
+        destination: MemberId,
+        process: Process,
+        now_us: int,
+    ) -> None:
+        self.migration = migration
+        self.source = source
+        self.destination = destination
+        self.process = process
+        self.phase = Phase.COPYING
+        self.started_us = now_us
+        self.sent_us = now_us
+
+
+class PlanExecution:
+    """The plan under way and its migrations."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        keeper: TableKeeper,
+        publisher: Publisher,
+        mail: Mail,
+        on_decided: Callable[[Process], None],
+    ) -> None:
+        self._ctx = ctx
+        self._keeper = keeper
+        self._publisher = publisher
+        self._mail = mail
+        self._on_decided = on_decided
+        self.on_verdict: Callable[[MigrationInfo, int], None] | None = None
+        """Told of each decided migration and of the microseconds since its start."""
+        self.flights: dict[PartitionId, Flight] = {}
+        """Running migrations; at most one per partition (inv P8)."""
+        self._by_id: dict[str, PartitionId] = {}
+        self.queue = PlanQueue(
+            max(1, ctx.settings.migration_max_parallel),
+            lambda pid: keeper.table.rows[pid][0],
+        )
+        self._process: Process | None = None
+        self._next_start_us = 0
+        self.failure = ""
+        """Why the plan failed, empty while it has not: then nothing more is started (PIM-28)."""
+        self.late: dict[PartitionId | MemberId, None] = {}
+        """Partitions and members with a failure since their last success: they come last."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self.flights and self.queue.waiting_count == 0
+
+    def involves(self, member: MemberId) -> bool:
+        """Whether some undecided migration reads from, writes to or displaces a member."""
+        return any(
+            member in (flight.source, flight.destination, flight.migration.step.source)
+            for flight in self.flights.values()
+        )
+
+    def stop(self) -> None:
+        """Forget everything: this member is no longer master."""
+        self.queue.drop()
+        for flight in self.flights.values():
+            self.queue.release(flight.source, flight.destination)
+        self.flights.clear()
+        self._by_id.clear()
+        self.failure = ""
+        self._process = None
+
+    # -- the plan -------------------------------------------------------------------------
+
+    def load(self, plan: Sequence[tuple[PartitionId, Sequence[Step]]], process: Process) -> None:
+        """Take a plan; its steps are counted in ``process``."""
+        self.failure = ""
+        self._process = process
+        process.planned += sum(len(steps) for _, steps in plan)
+        self.queue.load(plan, self.late)
+
+    def drop_rest(self) -> None:
+        """Start nothing more of this plan; what runs goes on to its verdict (PIM-28)."""
+        self.queue.drop()
+        self._ctx.disarm(DISPATCH_TIMER)
+
+    def advance(self) -> None:
+        """Start what may start now."""
+        if self.failure:
+            self.drop_rest()
+            return
+        self._apply_clears()
+        while self.queue.waiting_count and not self.failure:
+            if self._must_pause():
+                return
+            taken = self.queue.take()
+            if taken is None:
+                break
+            self._start(*taken)
+        if self.queue.waiting_count and not self.flights and not self.failure:
+            self._fail_plan("no migration of the plan can start")
+
+    def _must_pause(self) -> bool:
+        """Keep the cluster-wide interval between two starts."""
+        interval_us = self._ctx.settings.migration_interval_us
+        if interval_us <= 0:
+            return False
+        wait_us = self._next_start_us - self._ctx.now_us
+        if wait_us > 0:
+            if not self._ctx.is_armed(DISPATCH_TIMER):
+                self._ctx.arm(DISPATCH_TIMER, wait_us)
+            return True
+        self._next_start_us = self._ctx.now_us + interval_us
+        return False
+
+    def _apply_clears(self) -> None:
+        """CLEAR needs no copying: the master decides it alone and publishes it (facts 2.4)."""
+        while (taken := self.queue.take_clear()) is not None:
+            pid, step = taken
+            version = self._keeper.table.version(pid)
+            migration = MigrationInfo(
+                self._ctx.next_name("clear"), pid, step, self._ctx.id, version, Verdict.SUCCESS
+            )
+            check(step.source_current > 0, "a primary is never cleared")
+            self._keeper.apply_completed(migration)
+            self._publisher.stage_completed(migration)
+            if self._process is not None:
+                self._process.completed += 1
+            self.queue.proceed(pid)
+
+    def _start(self, pid: PartitionId, step: Step) -> None:
+        row, destination = self._keeper.table.row(pid), step.destination
+        check(step_fits(step, row), "a plan is made for the rows as they are")
+        source, process = row[0], self._process
+        if source is None or destination is None or process is None:
+            raise InvariantViolation("a migration has a data source and a destination")
+        check(source != destination, "a primary does not copy to itself")
+        check(pid not in self.flights, "a partition has at most one migration")
+        migration = MigrationInfo(
+            self._ctx.next_name("migration"),
+            pid,
+            step,
+            self._ctx.id,
+            self._keeper.table.version(pid),
+        )
+        flight = Flight(migration, source, destination, process, self._ctx.now_us)
+        self.flights[pid] = flight
+        self._by_id[migration.id] = pid
+        process.running += 1
+        if not (self._ctx.is_member(source) and self._ctx.is_member(destination)):
+            self._decide(flight, Verdict.FAILED, "a participant is not in the member list")
+            return
+        self._send(flight)
+
+    def _send(self, flight: Flight) -> None:
+        """Ask the source to copy, or the destination to commit (ADL-18, ADL-28)."""
+        flight.sent_us = self._ctx.now_us
+        completed = self._publisher.completed_of(flight.migration.partition_id)
+        if flight.phase is Phase.COPYING:
+            self._mail.post(flight.source, MigrationRequested(flight.migration, completed))
+        else:
+            migration = flight.migration.with_verdict(Verdict.SUCCESS)
+            self._mail.post(flight.destination, MigrationCommitRequested(migration, completed))
+
+    # -- answers --------------------------------------------------------------------------
+
+    def _find(self, migration_id: str) -> Flight | None:
+        pid = self._by_id.get(migration_id)
+        return None if pid is None else self.flights[pid]
+
+    def data_answered(self, sender: MemberId, message: MigrationDataAnswered) -> None:
+        """The source has copied everything, or could not."""
+        flight = self._find(message.migration_id)
+        if flight is None or flight.phase is not Phase.COPYING or sender != flight.source:
+            return
+        flight.process.bytes_moved += message.bytes_moved
+        if not message.success:
+            self._decide(flight, Verdict.FAILED, message.reason)
+            return
+        flight.phase = Phase.COMMITTING
+        self._send(flight)
+
+    def commit_answered(self, sender: MemberId, message: MigrationCommitAnswered) -> None:
+        """The destination has committed, or never will; now the master does (ADL-19)."""
+        flight = self._find(message.migration_id)
+        if flight is None or flight.phase is not Phase.COMMITTING:
+            return
+        if sender != flight.destination:
+            return
+        verdict = Verdict.SUCCESS if message.committed else Verdict.FAILED
+        self._decide(flight, verdict, message.reason)
+
+    def _decide(self, flight: Flight, verdict: Verdict, reason: str = "") -> None:
+        """The master's verdict: apply, tell, count, let the next step go."""
+        migration = flight.migration.with_verdict(verdict)
+        pid, process = migration.partition_id, flight.process
+        del self.flights[pid]
+        del self._by_id[migration.id]
+        check(self._keeper.apply_completed(migration), "the master's row waited for this verdict")
+        self._publisher.stage_completed(migration)
+        self.queue.release(flight.source, flight.destination)
+        process.running -= 1
+        if verdict is Verdict.SUCCESS:
+            process.completed += 1
+            process.copies += migration.step.destination_current == NO_INDEX
+            for key in (pid, flight.source, flight.destination):
+                self.late.pop(key, None)
+            self.queue.proceed(pid)
+        else:
+            process.failed += 1
+            for key in (pid, flight.destination):
+                self.late[key] = None
+            self._fail_plan(reason)
+            self._ctx.note(
+                "migration.failed",
+                "warning",
+                migration=migration.id,
+                partition=pid,
+                step_kind=str(migration.step.kind),
+                source=flight.source,
+                destination=flight.destination,
+                reason=reason,
+            )
+        if self.on_verdict is not None:
+            self.on_verdict(migration, self._ctx.now_us - flight.started_us)
+        self._on_decided(process)
+
+    def _fail_plan(self, reason: str) -> None:
+        self.failure = self.failure or reason or "a migration failed"
+
+    # -- time, links, members -------------------------------------------------------------
+
+    def members_changed(self, gone: Collection[MemberId]) -> None:
+        """Decide the migrations whose outcome a departure has settled (ADL-18, ADL-21).
+
+        Copying also ends in every row that has lost a member, so that it can be repaired at
+        once: a promotion must not wait for a copy.
+        """
+        for flight in list(self.flights.values()):
+            row = self._keeper.table.row(flight.migration.partition_id)
+            if flight.destination in gone:
+                self._decide(flight, Verdict.FAILED, "the destination left the member list")
+            elif flight.phase is Phase.COPYING and any(member in gone for member in row):
+                self._decide(flight, Verdict.FAILED, "a replica of the row left the member list")
+        for member in gone:
+            self.late.pop(member, None)
+
+    def repeat(self) -> None:
+        """Ask again who has not answered; elapsed time alone decides nothing here (ADL-18).
+
+        The source answers in the end, when its destination is silent for too long at the latest,
+        or it leaves the cluster.
+        """
+        for flight in self.flights.values():
+            if self._ctx.now_us - flight.sent_us >= self._ctx.settings.call_timeout_us:
+                self._send(flight)
+
+    def link_restored(self, member: MemberId) -> None:
+        """The link was broken: the request to this member may be lost."""
+        for flight in self.flights.values():
+            asked = flight.source if flight.phase is Phase.COPYING else flight.destination
+            if asked == member:
+                self._send(flight)

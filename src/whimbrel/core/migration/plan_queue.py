@@ -1,0 +1,182 @@
+"""The waiting part of a plan: which step may start next.
+
+One queue per partition, in plan order (PIM-22). The head of a queue waits in the heap of its
+pair of endpoints (data source, destination). A member takes part in at most ``parallel_max``
+migrations, as source and destination together (PIM-24, PIM-25). Among the heads that may
+start, refilling comes before comfort, then the lower partition id (PIM-27). Finding the next
+one looks only at pairs of members whose load has changed, never at all partitions.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+
+from whimbrel.core.check import check
+from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.model import MigrationKind, Step
+
+Pair = tuple[MemberId, MemberId]
+"""Data source and destination."""
+Rank = tuple[int, int, PartitionId]
+"""Failed before, refilling or not, partition id; the smallest starts first."""
+
+
+def is_refill(step: Step) -> bool:
+    """Whether a step fills a hole at nobody's cost: a COPY or a plain SHIFT UP (ADL-67)."""
+    return step.kind in (MigrationKind.COPY, MigrationKind.SHIFT_UP) and step.source is None
+
+
+class PlanQueue:
+    """Steps that have not started, and the load of every member.
+
+    Args:
+        parallel_max: Migrations a member takes part in at once.
+        primary_of: The present primary of a partition, which is the data source of its next
+            step; None when it has none, and its steps then wait to be dropped.
+    """
+
+    def __init__(
+        self, parallel_max: int, primary_of: Callable[[PartitionId], MemberId | None]
+    ) -> None:
+        check(parallel_max > 0, "at least one migration may run")
+        self._parallel_max = parallel_max
+        self._primary_of = primary_of
+        self._queues: dict[PartitionId, deque[Step]] = {}
+        self._heads: dict[Pair, list[Rank]] = {}
+        self._pairs_of: dict[MemberId, dict[Pair, None]] = {}
+        self._busy: dict[MemberId, int] = {}
+        self._touched: dict[MemberId, None] = {}
+        self._clears: deque[PartitionId] = deque()
+        self._late: Collection[PartitionId | MemberId] = ()
+        self.waiting_count = 0
+        """Steps that have not started."""
+
+    # -- filling and emptying -------------------------------------------------------------
+
+    def load(
+        self,
+        plan: Sequence[tuple[PartitionId, Sequence[Step]]],
+        late: Collection[PartitionId | MemberId] = (),
+    ) -> None:
+        """Take a plan; nothing may wait any more.
+
+        Args:
+            plan: The steps of each partition that has some.
+            late: Partitions and members with a recent failure: their steps come last, so that
+                a bad endpoint does not hold up the rest.
+        """
+        check(self.waiting_count == 0, "the former plan has ended or was dropped")
+        self._late = late
+        for pid, steps in plan:
+            self._queues[pid] = deque(steps)
+            self.waiting_count += len(steps)
+        for pid in list(self._queues):
+            self._offer(pid)
+
+    def drop(self) -> int:
+        """Forget all that waits; returns how many steps that were. The load stays."""
+        dropped = self.waiting_count
+        self._queues.clear()
+        self._heads.clear()
+        self._pairs_of.clear()
+        self._touched.clear()
+        self._clears.clear()
+        self.waiting_count = 0
+        return dropped
+
+    def load_of(self, member: MemberId) -> int:
+        """Migrations the member takes part in."""
+        return self._busy.get(member, 0)
+
+    def _offer(self, pid: PartitionId) -> None:
+        """Make the head of a partition's queue wait for its endpoints."""
+        queue = self._queues[pid]
+        if not queue:
+            del self._queues[pid]
+            return
+        step, source = queue[0], self._primary_of(pid)
+        if step.kind is MigrationKind.CLEAR:
+            self._clears.append(pid)
+            return
+        destination = step.destination
+        if source is None or destination is None:
+            return
+        pair = (source, destination)
+        heap = self._heads.setdefault(pair, [])
+        late = pid in self._late or destination in self._late or source in self._late
+        heapq.heappush(heap, (int(late), 0 if is_refill(step) else 1, pid))
+        for member in pair:
+            self._pairs_of.setdefault(member, {})[pair] = None
+            self._touched[member] = None
+
+    # -- starting and ending --------------------------------------------------------------
+
+    def take_clear(self) -> tuple[PartitionId, Step] | None:
+        """The next CLEAR that is at the head of its queue; it needs no endpoints.
+
+        The caller applies it and then calls ``proceed``.
+        """
+        if not self._clears:
+            return None
+        pid = self._clears.popleft()
+        self.waiting_count -= 1
+        return pid, self._queues[pid].popleft()
+
+    def take(self) -> tuple[PartitionId, Step] | None:
+        """The next migration that may start, its endpoints' load booked; None when none may."""
+        best: Rank | None = None
+        chosen: Pair | None = None
+        for member in list(self._touched):
+            found = self._best_of(member)
+            if found is None:
+                del self._touched[member]  # until its load or its heads change
+            elif best is None or found[0] < best:
+                best, chosen = found
+        if best is None or chosen is None:
+            return None
+        pid = best[2]
+        heap = self._heads[chosen]
+        heapq.heappop(heap)
+        if not heap:
+            del self._heads[chosen]
+            for member in chosen:
+                del self._pairs_of[member][chosen]
+        for member in chosen:
+            self._busy[member] = self._busy.get(member, 0) + 1
+        self.waiting_count -= 1
+        return pid, self._queues[pid].popleft()
+
+    def _best_of(self, member: MemberId) -> tuple[Rank, Pair] | None:
+        """The first head of a member that may start now."""
+        if self._is_full(member):
+            return None
+        best: tuple[Rank, Pair] | None = None
+        for pair in self._pairs_of.get(member, ()):
+            other = pair[1] if pair[0] == member else pair[0]
+            if self._is_full(other):
+                continue
+            rank = self._heads[pair][0]
+            if best is None or rank < best[0]:
+                best = (rank, pair)
+        return best
+
+    def _is_full(self, member: MemberId) -> bool:
+        return self._busy.get(member, 0) >= self._parallel_max
+
+    def release(self, source: MemberId, destination: MemberId) -> None:
+        """A migration between these members has ended."""
+        for member in (source, destination):
+            left = self._busy.get(member, 0) - 1
+            check(left >= 0, "a member's load is released once per migration")
+            if left:
+                self._busy[member] = left
+            else:
+                self._busy.pop(member, None)
+            self._touched[member] = None
+
+    def proceed(self, pid: PartitionId) -> None:
+        """A step of the partition has succeeded: its next one may start."""
+        if pid in self._queues:
+            self._offer(pid)

@@ -1,0 +1,226 @@
+"""Settling a change of master: the newest row of every partition, and every open migration.
+
+``settle`` is a pure function of what the members answered; ``Recovery`` asks them. Nothing is
+published and nothing planned until every other member has answered or left (ADL-11 to ADL-13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from whimbrel.core.check import check
+from whimbrel.core.context import Context
+from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.messages import StateAnswered, StateRequested
+from whimbrel.core.migration.keeper import TableKeeper, step_fits
+from whimbrel.core.model import MigrationInfo, RowState, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one member knows: its rows, and the migrations it has seen finished or takes part in."""
+
+    member: MemberId
+    rows: tuple[RowState, ...]
+    completed: tuple[MigrationInfo, ...]
+    active: tuple[MigrationInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What the new master decided."""
+
+    rows: tuple[RowState, ...]
+    """The rows from which to start, newest per partition, ascending."""
+    completed: tuple[MigrationInfo, ...]
+    """Finished migrations to apply to those rows in this order, and to publish."""
+    rolled_back: tuple[MigrationInfo, ...]
+    """Those of ``completed`` that nobody knew to be finished (ADL-29)."""
+    without_data: tuple[tuple[PartitionId, MemberId], ...]
+    """Members that stand in the newest row of a partition they have never heard of: they have
+    restarted with their identity (M4), or were arranged and not told, and hold nothing."""
+
+
+def settle(accounts: Sequence[Account]) -> Settlement:
+    """Decide the table and every open migration; independent of the order of the accounts.
+
+    An open migration whose partition has moved on is decided by the row: only its verdict can
+    have moved it, because a partition has one migration at a time. Otherwise it fails, and its
+    version rises by its increment and one (PIM-14, PIM-15).
+
+    Raises:
+        InvariantViolation: Two members hold different rows under one version.
+    """
+    newest: dict[PartitionId, RowState] = {}
+    for account in accounts:
+        for row in account.rows:
+            best = newest.get(row.partition_id)
+            if best is None or row.version > best.version:
+                newest[row.partition_id] = row
+            elif row.version == best.version:
+                check(row.row == best.row, "equal partition versions mean equal rows")
+    completed: dict[str, MigrationInfo] = {}
+    for account in accounts:
+        for migration in account.completed:
+            known = completed.get(migration.id)
+            # A failed verdict overrules a commit at a destination that was cut off (ADL-21).
+            if known is None or migration.final_version > known.final_version:
+                completed[migration.id] = migration
+    open_ones = {
+        migration.id: migration
+        for account in accounts
+        for migration in account.active
+        if migration.id not in completed
+    }
+    versions = _versions_after(newest, completed.values())
+    rolled_back = tuple(
+        migration.with_verdict(Verdict.FAILED)
+        for migration in sorted(open_ones.values(), key=_order)
+        if versions.get(migration.partition_id, 0) <= migration.initial_version
+    )
+    finished = sorted([*completed.values(), *rolled_back], key=_order)
+    rows = tuple(newest[pid] for pid in sorted(newest))
+    return Settlement(rows, tuple(finished), rolled_back, _without_data(newest, accounts))
+
+
+def _without_data(
+    newest: dict[PartitionId, RowState], accounts: Sequence[Account]
+) -> tuple[tuple[PartitionId, MemberId], ...]:
+    """Who stands in a row without having any version of it."""
+    found: list[tuple[PartitionId, MemberId]] = []
+    for account in sorted(accounts, key=lambda account: account.member):
+        known = {row.partition_id: row.version for row in account.rows}
+        found.extend(
+            (pid, account.member)
+            for pid in sorted(newest)
+            if account.member in newest[pid].row and not known.get(pid)
+        )
+    return tuple(found)
+
+
+def _order(migration: MigrationInfo) -> tuple[int, int, str]:
+    return (migration.partition_id, migration.initial_version, migration.id)
+
+
+def _versions_after(
+    newest: dict[PartitionId, RowState], completed: Iterable[MigrationInfo]
+) -> dict[PartitionId, int]:
+    """Versions once the finished migrations are applied to the newest rows, never lower."""
+    states = {pid: (state.version, state.row) for pid, state in newest.items()}
+    for migration in sorted(completed, key=_order):
+        state = states.get(migration.partition_id)
+        if state is None:
+            continue
+        version, row = state
+        succeeded = migration.verdict is Verdict.SUCCESS and migration.initial_version == version
+        if succeeded and step_fits(migration.step, row):
+            row = migration.step.apply(row)
+        states[migration.partition_id] = (max(version, migration.final_version), row)
+    return {pid: version for pid, (version, _) in states.items()}
+
+
+def apply_settlement(keeper: TableKeeper, settlement: Settlement) -> list[PartitionId]:
+    """Bring our own table to the decision.
+
+    Returns:
+        Partitions whose version had to be raised without a row being known (PIM-15).
+    """
+    for row in settlement.rows:
+        keeper.apply_row(row)
+    raised: list[PartitionId] = []
+    for migration in settlement.completed:
+        if keeper.apply_completed(migration):
+            continue
+        pid = migration.partition_id
+        keeper.change(pid, keeper.table.row(pid), migration.final_version)
+        raised.append(pid)
+    return raised
+
+
+class Recovery:
+    """Asks every other member for its state and waits for all (ADL-13)."""
+
+    def __init__(self, ctx: Context, keeper: TableKeeper) -> None:
+        self._ctx = ctx
+        self._keeper = keeper
+        self.running = False
+        self._round = 0
+        self._answers: dict[MemberId, Account] = {}
+        self._asked_us: dict[MemberId, int] = {}
+
+    def start(self) -> None:
+        """Ask everybody."""
+        self.running = True
+        self._round = self._ctx.next_number()
+        self._answers.clear()
+        self._asked_us.clear()
+        self._ask_new()
+
+    def stop(self) -> None:
+        """Forget the round."""
+        self.running = False
+        self._answers.clear()
+        self._asked_us.clear()
+
+    def _ask_new(self) -> None:
+        for member in self._ctx.others():
+            if member not in self._asked_us:
+                self._ask(member)
+
+    def _ask(self, member: MemberId) -> None:
+        self._asked_us[member] = self._ctx.now_us
+        self._ctx.send(member, StateRequested(self._round))
+
+    def members_changed(self, gone: Collection[MemberId]) -> None:
+        """Those who left are not waited for, nor heard; newcomers are asked as well."""
+        if not self.running:
+            return
+        for member in gone:
+            self._asked_us.pop(member, None)
+            self._answers.pop(member, None)
+        self._ask_new()
+
+    def answered(self, sender: MemberId, message: StateAnswered) -> None:
+        """Take an answer of this round.
+
+        Raises:
+            ProtocolError: The image breaks a rule.
+        """
+        if not self.running or message.round != self._round or sender not in self._asked_us:
+            return
+        rows = tuple(self._keeper.table.rows_of(message.image))
+        self._answers[sender] = Account(sender, rows, message.completed, message.active)
+
+    def waiting_for(self) -> list[MemberId]:
+        """Members that have neither answered nor left."""
+        return [member for member in self._asked_us if member not in self._answers]
+
+    def repeat(self) -> None:
+        """Ask again whoever has not answered within the call timeout."""
+        if not self.running:
+            return
+        for member in self.waiting_for():
+            waited_us = self._ctx.now_us - self._asked_us[member]
+            if waited_us >= self._ctx.settings.call_timeout_us:
+                self._ask(member)
+
+    def link_restored(self, member: MemberId) -> None:
+        """The question or its answer may be lost."""
+        if self.running and member in self._asked_us and member not in self._answers:
+            self._ask(member)
+
+    def finish(self, own_completed: Iterable[MigrationInfo]) -> Settlement:
+        """All have answered: decide, and bring our own table to the decision."""
+        check(self.running and not self.waiting_for(), "everybody has answered or left")
+        table = self._keeper.table
+        own = Account(
+            self._ctx.id,
+            tuple(table.state(PartitionId(pid)) for pid in range(table.partition_count)),
+            tuple(own_completed),
+            tuple(active.migration for active in self._keeper.active.values()),
+        )
+        settlement = settle([own, *self._answers.values()])
+        apply_settlement(self._keeper, settlement)
+        self.stop()
+        return settlement

@@ -1,0 +1,330 @@
+"""The migration room's face: stimuli in, effects and callbacks out.
+
+Knows which part handles which message and timer, and what must happen at the end of every step:
+messages to ourselves are delivered, the control loop advances, changed rows are told once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from whimbrel.core.check import check
+from whimbrel.core.context import Context
+from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.messages import (
+    FragmentAnswered,
+    FragmentSent,
+    Message,
+    MigrationCommitAnswered,
+    MigrationCommitRequested,
+    MigrationDataAnswered,
+    MigrationRequested,
+    PromotionAnswered,
+    PromotionRequested,
+    PublicationAnswered,
+    StampPublished,
+    StateAnswered,
+    StateRequested,
+    TablePublished,
+    TableRequested,
+)
+from whimbrel.core.migration.control_loop import RETRY_TIMER, STAMP_TIMER, ControlLoop
+from whimbrel.core.migration.destination import DestinationSide
+from whimbrel.core.migration.keeper import TableKeeper
+from whimbrel.core.migration.mail import Mail
+from whimbrel.core.migration.progress import Figure
+from whimbrel.core.migration.publication import Subscriber
+from whimbrel.core.migration.repair import LOST_ALL
+from whimbrel.core.migration.source import SourceSide
+from whimbrel.core.model import MemberList, MigrationInfo
+from whimbrel.core.partition.table import PartitionTable
+from whimbrel.core.ports import FragmentHost
+
+REPEAT_TIMER = "migration.repeat"
+INBOX_ROUNDS_MAX = 10_000_000
+"""Messages to ourselves in one step; reaching it means that the room talks to itself for ever."""
+
+
+class Migrations:
+    """Table, plan and verdicts of one member.
+
+    Args:
+        ctx: Shared by the rooms; ``members`` and ``leaving`` are read here.
+        host: The data.
+
+    Attributes:
+        on_rows_changed: Called once per step with the partitions whose row or version changed.
+        on_partition_lost: At the master, called with partition and lost backup count: i - 1 for
+            a promotion from index i, 6 when no replica is left.
+        on_may_leave: At the master, called with a leaving member that is in no row any more;
+            again after each repeated request.
+        on_migration_decided: At the master, called with every migration and promotion that has
+            its verdict, and the microseconds from its start to it; CLEAR steps copy nothing and
+            are not told.
+    """
+
+    def __init__(self, ctx: Context, host: FragmentHost) -> None:
+        self._ctx = ctx
+        self.table = PartitionTable(ctx.settings.partition_count)
+        self.on_rows_changed: Callable[[Sequence[PartitionId]], None] | None = None
+        self.on_partition_lost: Callable[[PartitionId, int], None] | None = None
+        self.on_may_leave: Callable[[MemberId], None] | None = None
+        self.on_migration_decided: Callable[[MigrationInfo, int], None] | None = None
+        self.partitions_lost = 0
+        """Partitions of which this master saw every replica vanish."""
+        self._leavers: list[MemberId] = []
+        self._mail = Mail(ctx)
+        self._keeper = TableKeeper(ctx, host, self.table)
+        self._subscriber = Subscriber(ctx, self._keeper)
+        self._source = SourceSide(ctx, host, self._keeper, self._mail)
+        self._destination = DestinationSide(ctx, host, self._keeper, self._subscriber, self._mail)
+        self._loop = ControlLoop(
+            ctx, self._keeper, self._subscriber, self._mail, self._lost, self._leavers.append
+        )
+        self._loop.execution.on_verdict = self._tell_verdict
+        self._loop.repair.on_verdict = self._tell_verdict
+        self._handlers = self._make_handlers()
+
+    def _make_handlers(self) -> dict[type[Message], Callable[[MemberId, Any], None]]:
+        """Who takes which message; ``Any`` because each takes its own type."""
+        loop = self._loop
+        return {
+            TablePublished: self._subscriber.published,
+            StampPublished: self._subscriber.stamp_published,
+            PublicationAnswered: loop.publisher.answered,
+            TableRequested: self._table_requested,
+            StateRequested: self._state_requested,
+            StateAnswered: loop.recovery.answered,
+            MigrationRequested: self._source.requested,
+            FragmentAnswered: self._source.fragment_answered,
+            FragmentSent: self._destination.fragment_sent,
+            MigrationDataAnswered: loop.execution.data_answered,
+            MigrationCommitRequested: self._destination.commit_requested,
+            MigrationCommitAnswered: loop.execution.commit_answered,
+            PromotionRequested: self._destination.promotion_requested,
+            PromotionAnswered: loop.repair.answered,
+        }
+
+    # -- stimuli --------------------------------------------------------------------------
+
+    def on_message(self, sender: MemberId, message: Message) -> bool:
+        """Handle a message of this room.
+
+        Returns:
+            False when the message is not one of this room's; nothing was done then.
+
+        Raises:
+            ProtocolError: The message breaks a rule; nothing of it was applied.
+        """
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            return False
+        handler(sender, message)
+        self._conclude()
+        return True
+
+    def on_timer(self, key: str) -> None:
+        """Handle a timer whose key starts with ``migration.``."""
+        if key == REPEAT_TIMER:
+            self._repeat()
+        elif key == STAMP_TIMER:
+            self._loop.stamp_due()
+        elif key == RETRY_TIMER:
+            self._loop.retry_due()
+        self._conclude()
+
+    def view_changed(self, old: MemberList, new: MemberList) -> None:
+        """The member list was replaced; ``ctx.members`` is ``new`` already."""
+        self._source.members_changed()
+        if self._ctx.is_master and not self._loop.in_charge:
+            self._loop.take_charge()
+        elif self._loop.in_charge and not self._ctx.is_master:
+            self._loop.resign()
+        elif self._loop.in_charge:
+            self._loop.members_changed(old, new)
+        self._conclude()
+
+    def became_master(self) -> None:
+        """This member is master of its list now; may be told more than once."""
+        if self._ctx.is_master:
+            self._loop.take_charge()
+        self._conclude()
+
+    def leave_requested(self) -> None:
+        """``ctx.leaving`` has a request, a new one or a repeated one."""
+        self._loop.leave_requested()
+        self._conclude()
+
+    def depth_changed(self, depth: int) -> None:
+        """Replicas per row that the live structures need: 1 + the deepest backup count (PIM-30).
+
+        Every member is told, so that a new master knows.
+        """
+        check(depth > 0, "a row is at least one replica deep")
+        before, self._loop.depth = self._loop.replica_depth, depth
+        if self._loop.replica_depth != before:
+            self._loop.trigger("the needed number of backups changed")
+            self._conclude()
+
+    def link_restored(self, member: MemberId) -> None:
+        """A broken connection to a member stands again: say again what may be lost."""
+        self._source.link_restored(member)
+        if self._loop.in_charge:
+            self._loop.recovery.link_restored(member)
+            self._loop.publisher.link_restored(member)
+            self._loop.execution.link_restored(member)
+            self._loop.repair.link_restored(member)
+        self._conclude()
+
+    # -- answers of our own ---------------------------------------------------------------
+
+    def _table_requested(self, sender: MemberId, message: TableRequested) -> None:
+        if self._loop.in_charge and not self._loop.recovery.running:
+            self._loop.publisher.table_requested(sender, message.stamp)
+
+    def _state_requested(self, sender: MemberId, message: StateRequested) -> None:
+        """Tell the new master all we know (ADL-11); only the one we take for master."""
+        if sender != self._ctx.master or sender == self._ctx.id:
+            return
+        active = tuple(entry.migration for entry in self._keeper.active.values())
+        image = self.table.image(None if self.table.initialised else ())
+        completed = tuple(self._subscriber.completed)
+        self._ctx.send(sender, StateAnswered(message.round, image, completed, active))
+
+    # -- the end of a step ----------------------------------------------------------------
+
+    def _conclude(self) -> None:
+        """Deliver messages to ourselves and advance until nothing is left to do now."""
+        for _ in range(INBOX_ROUNDS_MAX):
+            self._loop.advance()
+            if not self._mail.inbox:
+                break
+            message = self._mail.inbox.popleft()
+            self._handlers[type(message)](self._ctx.id, message)
+        else:
+            check(False, "the room comes to rest within a step")
+        if self._is_waiting() and not self._ctx.is_armed(REPEAT_TIMER):
+            self._ctx.arm(REPEAT_TIMER, max(1, self._ctx.settings.call_timeout_us // 2))
+        if self._keeper.changed:
+            changed = self._keeper.take_changed()
+            if self.on_rows_changed is not None:
+                self.on_rows_changed(changed)
+        while self._leavers:
+            # Last of all: the callback may change the member list and so come back here.
+            member = self._leavers.pop(0)
+            if self.on_may_leave is not None:
+                self.on_may_leave(member)
+
+    def _is_waiting(self) -> bool:
+        """Whether something is unanswered that must be repeated."""
+        loop = self._loop
+        if self._source.copying():
+            return True
+        return loop.in_charge and bool(
+            loop.recovery.running
+            or loop.execution.flights
+            or loop.repair.is_promoting
+            or loop.publisher.unacknowledged
+        )
+
+    def _repeat(self) -> None:
+        self._source.repeat()
+        if self._loop.in_charge:
+            self._loop.recovery.repeat()
+            self._loop.publisher.repeat()
+            self._loop.execution.repeat()
+            self._loop.repair.repeat()
+
+    def _lost(self, partition_id: PartitionId, lost_backup_count: int) -> None:
+        self.partitions_lost += lost_backup_count == LOST_ALL
+        level = "error" if lost_backup_count == LOST_ALL else "info"
+        self._ctx.note(
+            "partition.lost", level, partition=partition_id, lost_backup_count=lost_backup_count
+        )
+        if self.on_partition_lost is not None:
+            self.on_partition_lost(partition_id, lost_backup_count)
+
+    def _tell_verdict(self, migration: MigrationInfo, elapsed_us: int) -> None:
+        if self.on_migration_decided is not None:
+            self.on_migration_decided(migration, elapsed_us)
+
+    # -- looking --------------------------------------------------------------------------
+
+    @property
+    def history(self) -> deque[dict[str, Figure]]:
+        """Finished processes of this master, oldest first: PROCESS documents."""
+        return self._loop.ledger.history
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether this new master still collects the members' tables (facts 5.2)."""
+        return self._loop.recovery.running
+
+    def current_process(self) -> dict[str, Figure] | None:
+        """The PROCESS document of what is under way at this master, None when nothing is."""
+        process = self._loop.ledger.current
+        return None if process is None else process.document(self._ctx.now_us)
+
+    def progress(self) -> dict[str, Figure]:
+        """Figures of the process under way at this master; zeros and "" when there is none.
+
+        ``active`` and ``queued`` count migrations that run or wait now, promotions included.
+        """
+        process = self._loop.ledger.current
+        promoting = sum(len(batch.migrations) for batch in self._loop.repair.batches.values())
+        return {
+            "active": len(self._loop.execution.flights) + promoting,
+            "queued": self._loop.execution.queue.waiting_count,
+            "planned": process.planned if process else 0,
+            "completed": process.completed if process else 0,
+            "failed": process.failed if process else 0,
+            "remaining": process.remaining if process else 0,
+            "copies": process.copies if process else 0,
+            "promotions": process.promotions if process else 0,
+            "bytes": process.bytes_moved if process else 0,
+            "started_us": process.started_us if process else 0,
+            "reason": process.reason if process else "",
+        }
+
+    def is_settled(self) -> tuple[bool, str]:
+        """At the master: whether nothing is active, queued or due and all have the table.
+
+        Returns:
+            Whether, and when not, one sentence why.
+        """
+        return self._loop.is_settled()
+
+    def may_leave(self, member: MemberId) -> bool:
+        """At the master: whether a member is in no row and all know that (P12)."""
+        return self._loop.may_leave(member)
+
+    def active_migration(self, partition_id: PartitionId) -> MigrationInfo | None:
+        """The migration of a partition that this member takes part in, None when there is none."""
+        active = self._keeper.active.get(partition_id)
+        return None if active is None else active.migration
+
+    def active_migrations(self) -> list[MigrationInfo]:
+        """All migrations this member takes part in and whose verdict it does not know."""
+        return [active.migration for active in self._keeper.active.values()]
+
+    def running_migrations(self) -> list[MigrationInfo]:
+        """At the master: migrations that are started and not decided."""
+        return [flight.migration for flight in self._loop.execution.flights.values()]
+
+    def completed_migrations(self) -> list[MigrationInfo]:
+        """Finished migrations that, as far as we know, not everybody has heard of (ADL-25)."""
+        if self._loop.in_charge and not self._loop.recovery.running:
+            return self._loop.publisher.completed
+        return self._subscriber.completed
+
+    @property
+    def replica_depth(self) -> int:
+        """Replicas per row that plans aim at, before the number of groups caps it."""
+        return self._loop.replica_depth
+
+    @property
+    def is_in_charge(self) -> bool:
+        """Whether this member acts as master."""
+        return self._loop.in_charge

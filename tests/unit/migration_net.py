@@ -1,0 +1,432 @@
+"""An in-test cluster of migration rooms: virtual time, links that keep order, a fake data side.
+
+Membership is played by the test: ``Net.view`` tells every member the new list. Messages can be
+dropped, repeated or counted by ``Net.on_send`` and members crashed between any two of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from whimbrel.core.context import Context
+from whimbrel.core.effects import ArmTimer, Note, Send
+from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, Row, index_in
+from whimbrel.core.messages import (
+    DATA_CHANNEL,
+    FragmentPart,
+    Message,
+    Vector,
+)
+from whimbrel.core.migration import Migrations
+from whimbrel.core.migration import control_loop as control_loop_module
+from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
+from whimbrel.core.partition.groups import member_groups
+from whimbrel.core.partition.table import row_from
+from whimbrel.core.settings import CoreSettings
+
+MS = 1_000
+SECOND = 1_000_000
+SETTINGS = CoreSettings(
+    partition_count=7,
+    migration_chunk_bytes_max=8,
+    table_send_interval_us=15 * SECOND,
+)
+NO_VECTOR = Vector(0, (0,) * 6)
+
+
+class FakeExport:
+    """Chunks of one partition's entries."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self.chunks = chunks
+        self.first = True
+
+    def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
+        if not self.chunks:
+            return (), True
+        chunk = self.chunks.pop(0)
+        part = FragmentPart(
+            Namespace("map/m"), chunk, NO_VECTOR, (1, 0), self.first, not self.chunks
+        )
+        self.first = False
+        return (part,), not self.chunks
+
+
+class FakeHost:
+    """The data of one member: a tuple of entries per partition, with every call checked."""
+
+    def __init__(self, me: MemberId, backup_count: int) -> None:
+        self.me = me
+        self.backup_count = backup_count
+        self.data: dict[int, tuple[bytes, ...]] = {}
+        self.flags: set[int] = set()
+        self.ingesting: dict[int, tuple[MigrationInfo, list[bytes]]] = {}
+        self.calls: list[tuple[str, int]] = []
+        self.versions: dict[int, int] = {}
+        self.begun = self.committed = self.rolled_back = 0
+
+    def keeps(self, index: int) -> bool:
+        return 0 <= index <= self.backup_count
+
+    def begin_source(self, migration: MigrationInfo) -> None:
+        assert migration.partition_id not in self.flags
+        self.flags.add(migration.partition_id)
+        self.calls.append(("begin_source", migration.partition_id))
+
+    def end_source(self, partition_id: PartitionId) -> None:
+        self.flags.discard(partition_id)
+        self.calls.append(("end_source", partition_id))
+
+    def open_export(self, migration: MigrationInfo) -> FakeExport:
+        assert migration.partition_id in self.flags
+        step = migration.step
+        if self.keeps(step.destination_current) or not self.keeps(step.destination_new):
+            return FakeExport([])
+        return FakeExport(list(self.data[migration.partition_id]))
+
+    def begin_destination(self, migration: MigrationInfo) -> None:
+        pid = migration.partition_id
+        assert pid not in self.ingesting
+        self.begun += 1
+        self.ingesting[pid] = (migration, [])
+        self.calls.append(("begin_destination", pid))
+
+    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
+        known, entries = self.ingesting[migration.partition_id]
+        assert known.id == migration.id
+        entries.extend(part.data for part in parts)
+
+    def rollback_destination(self, migration: MigrationInfo) -> None:
+        known, _ = self.ingesting.pop(migration.partition_id)
+        assert known.id == migration.id
+        self.rolled_back += 1
+        self.calls.append(("rollback_destination", migration.partition_id))
+
+    def row_changed(self, partition_id: PartitionId, before: Row, after: Row, version: int) -> None:
+        pid = int(partition_id)
+        assert version > self.versions.get(pid, 0)
+        self.versions[pid] = version
+        self.calls.append(("row_changed", pid))
+        old, new = index_in(before, self.me), index_in(after, self.me)
+        ingested = self.ingesting.pop(pid, None)
+        if ingested is not None:
+            assert new == ingested[0].step.destination_new, "committed to another index"
+            self.committed += 1
+        if not self.keeps(new):
+            self.data.pop(pid, None)
+        elif ingested is not None and not self.keeps(old):
+            self.data[pid] = tuple(ingested[1])
+        else:
+            self.data.setdefault(pid, ())
+
+
+class Node:
+    """One member: its room, its data and what it said to its callbacks."""
+
+    def __init__(self, net: Net, name: str, lite: bool) -> None:
+        number = len(net.nodes)
+        self.info = MemberInfo(
+            MemberId(name),
+            Address("h", 1 + number),
+            lite=lite,
+            host=f"box{number // 2}",
+            started_us=net.now_us,
+        )
+        self.id = self.info.id
+        self.ctx = Context(self.info, net.settings, started_us=net.now_us)
+        self.host = FakeHost(self.id, net.backup_count)
+        self.room = Migrations(self.ctx, self.host)
+        self.room.depth_changed(net.backup_count + 1)
+        self.lost: list[tuple[int, int]] = []
+        self.may_leave: list[MemberId] = []
+        self.told: list[int] = []
+        self.notes: list[Note] = []
+        self.room.on_partition_lost = lambda pid, count: self.lost.append((pid, count))
+        self.room.on_may_leave = self.may_leave.append
+        self.room.on_rows_changed = self.told.extend
+        self.alive = True
+        self.tail_arrives = True
+
+
+Verdict = str
+"""What ``on_send`` answers: ``deliver``, ``drop`` or ``twice``."""
+
+
+class Net:
+    """The cluster."""
+
+    def __init__(self, settings: CoreSettings = SETTINGS, backup_count: int = 1) -> None:
+        self.settings = settings
+        self.backup_count = backup_count
+        self.now_us = 1_000 * SECOND
+        self.nodes: dict[str, Node] = {}
+        self.dead: list[Node] = []
+        """Earlier processes of members that were restarted."""
+        self.order: list[str] = []
+        """The member list, oldest first."""
+        self.version = 0
+        self.trace: list[tuple[str, str, Message]] = []
+        self.on_send: Callable[[str, str, Message], Verdict] = lambda *_: "deliver"
+        self.delay_us: Callable[[bool], int] = lambda _is_data: MS
+        """How long a message takes, on the data channel or not; each channel keeps its order."""
+        self.after_step: Callable[[Node], None] = lambda _: None
+        self.in_flight = 0
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self._last: dict[tuple[str, str, bool], int] = {}
+        self.active_max = 0
+        self.seen: dict[str, str] = {}
+        self.load_max: Counter[str] = Counter()
+        self.leaving: tuple[MemberId, ...] = ()
+
+    # -- members --------------------------------------------------------------------------
+
+    def add(self, *names: str, lite: Sequence[str] = ()) -> None:
+        """New members join together, in this order; a dead one's name is a restart of it."""
+        for name in names:
+            self.dead += [self.nodes[name]] if name in self.nodes else []
+            self.nodes[name] = Node(self, name, name in lite)
+            self.order.append(name)
+        self.view()
+
+    def crash(self, name: str, tail: bool = True, delays_us: dict[str, int] | None = None) -> None:
+        """A member dies, and the others get a new list.
+
+        Args:
+            name: Who.
+            tail: Whether what it has sent already still arrives.
+            delays_us: Who learns of it later than the others.
+        """
+        node = self.nodes[name]
+        node.alive = False
+        node.tail_arrives = tail
+        self.order.remove(name)
+        self.leaving = tuple(member for member in self.leaving if member != name)
+        self.view(delays_us)
+
+    def view(self, delays_us: dict[str, int] | None = None) -> None:
+        """Tell every live member the list, at once or later."""
+        self.version += 1
+        members = tuple(self.nodes[name].info for name in self.order)
+        new = MemberList(self.version, members)
+        for name in list(self.order):
+            delay = (delays_us or {}).get(name, 0)
+            if delay:
+                self.at(delay, lambda name=name, new=new: self._install(name, new))  # type: ignore[misc]
+            else:
+                self._install(name, new)
+
+    def _install(self, name: str, new: MemberList) -> None:
+        node = self.nodes[name]
+        if not node.alive or node.ctx.members.version >= new.version:
+            return
+        old = node.ctx.members
+        node.ctx.members = new
+        node.ctx.leaving = self.leaving
+        with self.step(node):
+            node.room.view_changed(old, new)
+            if new.master == node.id and old.master != node.id:
+                node.room.became_master()
+
+    def leave(self, *names: str) -> None:
+        """Members ask the master to leave."""
+        self.leaving = (*self.leaving, *(MemberId(name) for name in names))
+        node = self.master
+        node.ctx.leaving = self.leaving
+        with self.step(node):
+            node.room.leave_requested()
+
+    @property
+    def master(self) -> Node:
+        return self.nodes[self.order[0]]
+
+    @property
+    def live(self) -> list[Node]:
+        return [self.nodes[name] for name in self.order]
+
+    # -- time and messages ----------------------------------------------------------------
+
+    def at(self, delay_us: int, action: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (self.now_us + delay_us, self._count, action))
+
+    @contextmanager
+    def step(self, node: Node) -> Iterator[None]:
+        """Let a member do something and carry out its effects."""
+        node.ctx.now_us = self.now_us
+        yield
+        effects, node.ctx.effects = node.ctx.effects, []
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.send(node, effect.to, effect.message)
+            elif isinstance(effect, ArmTimer):
+                key, generation = effect.key, effect.generation
+                delay = effect.at_us - self.now_us
+                self.at(
+                    delay,
+                    lambda node=node, key=key, g=generation: self._fire(node, key, g),  # type: ignore[misc]
+                )
+            elif isinstance(effect, Note):
+                node.notes.append(effect)
+        self._watch(node)
+        self.after_step(node)
+
+    def _fire(self, node: Node, key: str, generation: int) -> None:
+        if node.alive and node.ctx.take_timer(key, generation):
+            with self.step(node):
+                node.room.on_timer(key)
+
+    def send(self, node: Node, to: str, message: Message) -> None:
+        self.trace.append((node.id, to, message))
+        verdict = self.on_send(node.id, to, message)
+        copies = {"deliver": 1, "drop": 0, "twice": 2}[verdict]
+        link = (node.id, to, isinstance(message, DATA_CHANNEL))
+        target = self.nodes[to]
+        for _ in range(copies):
+            arrival = max(self.now_us + self.delay_us(link[2]), self._last.get(link, 0))
+            self._last[link] = arrival
+            self.in_flight += 1
+            self.at(
+                arrival - self.now_us,
+                lambda node=node, t=target, m=message: self._deliver(node, t, m),  # type: ignore[misc]
+            )
+
+    def _deliver(self, sender: Node, node: Node, message: Message) -> None:
+        self.in_flight -= 1
+        arrives = node.alive and (sender.alive or sender.tail_arrives)
+        if arrives and node.ctx.is_member(sender.id):  # others are dropped before they get here
+            with self.step(node):
+                assert node.room.on_message(sender.id, message)
+
+    def restore_link(self, a: str, b: str) -> None:
+        """Both ends notice that the broken link stands again."""
+        for one, other in ((a, b), (b, a)):
+            node = self.nodes[one]
+            if node.alive:
+                with self.step(node):
+                    node.room.link_restored(MemberId(other))
+
+    def run(self, until_us: int | None = None, stop: Callable[[], bool] | None = None) -> None:
+        """Run events until a moment, or until ``stop`` holds."""
+        while self._heap:
+            if stop is not None and stop():
+                return
+            if until_us is not None and self._heap[0][0] > until_us:
+                break
+            self.now_us, _, action = heapq.heappop(self._heap)
+            action()
+        if until_us is not None:
+            self.now_us = until_us
+
+    def run_for(self, seconds: float) -> None:
+        self.run(self.now_us + int(seconds * SECOND))
+
+    def settle(self, seconds: float = 120) -> None:
+        """Run until the master says that all is settled and nothing is on its way."""
+        limit = self.now_us + int(seconds * SECOND)
+        while self._heap and self.now_us <= limit:
+            if self.master.room.is_settled()[0] and self.in_flight == 0:
+                return
+            self.now_us, _, action = heapq.heappop(self._heap)
+            action()
+        pytest.fail(f"not settled: {self.master.room.is_settled()} {self.master.room.progress()}")
+
+    # -- data and checks ------------------------------------------------------------------
+
+    def fill(self, entries: int = 3) -> None:
+        """Give every holder of every partition the same entries."""
+        for node in self.live:
+            for pid, row in enumerate(node.room.table.rows):
+                if node.host.keeps(index_in(row, node.id)):
+                    node.host.data[pid] = self.content(pid, entries)
+
+    @staticmethod
+    def content(pid: int, entries: int = 3) -> tuple[bytes, ...]:
+        return tuple(f"p{pid}e{number}".encode() for number in range(entries))
+
+    def lost_everything(self) -> set[int]:
+        """Partitions that some master reported as wholly lost."""
+        return {
+            pid
+            for node in [*self.nodes.values(), *self.dead]
+            for pid, count in node.lost
+            if count == 6
+        }
+
+    def check(self, entries: int = 3) -> None:
+        """What must hold when all is settled (facts 4.7, harness invariants)."""
+        master = self.master
+        data_nodes = [node for node in self.live if not node.info.lite]
+        stay = [node.info for node in data_nodes if node.id not in self.leaving]
+        groups = member_groups(stay, self.settings.member_group)
+        for node in self.live:
+            table = node.room.table
+            assert table.versions == master.room.table.versions, f"{node.id} lags"
+            assert table.rows == master.room.table.rows, f"{node.id} has other rows"
+            assert table.stamp == table.recompute_stamp() == master.room.table.stamp
+            assert not node.host.flags, f"{node.id} still refuses writes"
+            assert not node.host.ingesting and not node.room.active_migrations()
+            assert node.host.begun == node.host.committed + node.host.rolled_back
+            for pid, version in node.host.versions.items():
+                assert version == table.versions[pid], "the data side knows every version"
+        depth = min(len(groups), self.backup_count + 1)
+        gone = self.lost_everything()
+        if any(note.kind == "migration.first_arrangement" for note in master.notes[1:]):
+            gone = set(range(self.settings.partition_count))  # it never had heard of the old table
+        for pid, row in enumerate(master.room.table.rows):
+            assert None not in row[:depth], f"partition {pid} lacks replicas: {row}"
+            for node in self.live:
+                if node.host.keeps(index_in(row, node.id)):
+                    content = node.host.data.get(pid)
+                    want = self.content(pid, entries)
+                    assert content == want or (pid in gone and content == ()), (pid, node.id)
+                else:
+                    assert pid not in node.host.data, f"{node.id} leaks partition {pid}"
+        assert not master.room.completed_migrations()
+
+    def _watch(self, node: Node) -> None:
+        """Caps and exclusiveness, looked at after every step (PIM-24, inv P8)."""
+        running = node.room.running_migrations()
+        self.active_max = max(self.active_max, len(running))
+        load: Counter[str] = Counter()
+        for migration in running:
+            self.seen.setdefault(migration.id, migration.step.kind.value)
+            load[node.room.table.rows[migration.partition_id][0] or "?"] += 1
+            load[migration.step.destination or "?"] += 1
+        assert len({migration.partition_id for migration in running}) == len(running)
+        for member, count in load.items():
+            assert count <= self.settings.migration_max_parallel
+            self.load_max[member] = max(self.load_max[member], count)
+
+    def kinds(self) -> list[str]:
+        """Kinds of the migrations started so far, in order."""
+        return list(self.seen.values())
+
+    def said(self, *types: type[Message]) -> list[tuple[str, str, Message]]:
+        return [entry for entry in self.trace if isinstance(entry[2], types)]
+
+
+def wish(monkeypatch: pytest.MonkeyPatch, wanted: dict[int, Sequence[str]]) -> None:
+    """Make repartitioning aim at given rows: per partition names in order, the live ones count."""
+
+    def assign(
+        rows: Sequence[Row],
+        groups: Sequence[Sequence[MemberId]],
+        depth: int,
+        leaving: Sequence[MemberId] = (),
+    ) -> list[Row]:
+        eligible = [member for group in groups for member in group]
+        targets: list[Row] = []
+        for pid in range(len(rows)):
+            named = [MemberId(name) for name in wanted.get(pid, wanted.get(-1, ()))]
+            rest = [member for member in eligible if member not in named]
+            row = [member for member in named if member in eligible] + rest
+            targets.append(row_from(row[:depth]))
+        return targets
+
+    monkeypatch.setattr(control_loop_module, "assign", assign)

@@ -1,0 +1,325 @@
+"""Goal: when plans are made, stopped and made again; what is told about them meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from migration_net import MS, SECOND, SETTINGS, Net, Node, wish
+
+from whimbrel.core.ids import MemberId
+from whimbrel.core.messages import (
+    FragmentAnswered,
+    FragmentSent,
+    Message,
+    MigrationCommitRequested,
+    MigrationRequested,
+)
+from whimbrel.core.migration.progress import Ledger
+from whimbrel.core.model import MigrationKind
+from whimbrel.errors import SerializationError
+
+
+def grown(names: str, backups: int = 1, settings: object = SETTINGS, lite: str = "") -> Net:
+    net = Net(settings, backups)  # type: ignore[arg-type]
+    net.add(*names, lite=list(lite))
+    net.settle()
+    net.fill()
+    net.trace.clear()
+    return net
+
+
+def test_first_arrangement_moves_nothing() -> None:
+    """PIM-13, PIM-18: version = number of replicas, no migration, no process, whole table sent."""
+    net = Net(backup_count=2)
+    net.add("m", lite=["m"])
+    assert not net.master.room.table.initialised and net.master.room.table.stamp == 0
+    net.add("a", "b")
+    net.settle()
+    assert net.master.room.table.versions == [2] * 7
+    assert not net.said(MigrationRequested) and not net.master.room.history
+    assert all(node.told == list(range(7)) for node in net.live)
+    net.fill()
+    net.check()
+
+
+def test_a_join_in_the_middle_stops_the_plan() -> None:
+    """ADL-50, PIM-28: nothing of the old plan starts after the trigger; one new run follows."""
+    settings = msgspec.structs.replace(SETTINGS, partition_count=40, migration_max_parallel=2)
+    net = grown("ab", settings=settings)
+    net.add("c")
+    net.run_for(0.02)
+    running = {migration.id for migration in net.master.room.running_migrations()}
+    first = set(net.seen)
+    assert running
+    net.add("d")
+    net.run(stop=lambda: not running & {m.id for m in net.master.room.running_migrations()})
+    net.settle()
+    net.check()
+    history = list(net.master.room.history)
+    assert [entry["reason"] for entry in history] == ["a member joined", "a member joined"]
+    assert history[0]["planned"] == len(first) + int(str(history[0]["remaining"]))
+    assert history[1]["completed"] == history[1]["planned"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_a_failed_migration_is_tried_again_after_a_pause(number: int) -> None:
+    """ADL-50, PIM-28, bugs 16 to 19: the k-th fails: no later start, 3 s, one new plan."""
+    net = grown("ab")
+    refused: list[str] = []
+
+    def refuse(node: Node) -> None:
+        host = node.host
+        real = host.ingest
+
+        def ingest(migration: object, parts: object) -> None:
+            if migration.id not in refused and len(refused) < number:  # type: ignore[attr-defined]
+                refused.append(migration.id)  # type: ignore[attr-defined]
+                raise SerializationError("damaged on purpose")
+            real(migration, parts)  # type: ignore[arg-type]
+
+        host.ingest = ingest  # type: ignore[method-assign]
+
+    net.nodes["c"] = Node(net, "c", False)
+    refuse(net.nodes["c"])
+    net.order.append("c")
+    net.view()
+    begun = net.now_us
+    net.settle()
+    net.check()
+    assert net.now_us - begun >= 3 * SECOND
+    assert net.now_us - begun < 7 * SECOND
+    history = list(net.master.room.history)
+    assert sum(int(str(entry["failed"])) for entry in history) == number
+    assert history[-1]["completed"] == history[-1]["planned"] and not history[-1]["failed"]
+    assert any(note.kind == "migration.failed" for note in net.master.notes)
+
+
+def test_a_bad_endpoint_does_not_starve_the_rest() -> None:
+    """Bugs 16, #26466: one member refuses everything: the others make progress, no hot loop."""
+    settings = msgspec.structs.replace(SETTINGS, partition_count=30, migration_max_parallel=1)
+    net = grown("ab", settings=settings)
+
+    def fate(_from: str, to: str, message: Message) -> str:
+        return "drop" if to == "bad" and isinstance(message, FragmentSent) else "deliver"
+
+    net.on_send = fate
+    settings_short = msgspec.structs.replace(settings, migration_timeout_us=4 * SECOND)
+    for node in net.live:
+        node.ctx.settings = settings_short
+    net.add("bad", "good")
+    net.run_for(300)
+    table = net.master.room.table
+    assert table.replica_count(MemberId("bad")) == 0
+    assert table.replica_count(MemberId("good")) >= 12
+    warnings = [note for note in net.master.notes if note.kind == "migration.plans_fail"]
+    assert warnings and warnings[0].fields["plans"] == 5
+    assert "time-out" in str(warnings[0].fields["cause"])
+    assert len(net.seen) < 100, "one plan every few seconds, not a hot loop"
+    net.on_send = lambda *_: "deliver"
+    net.settle()
+    net.check()
+
+
+def test_the_cap_is_kept_and_reached() -> None:
+    """PIM-23 to PIM-25: a member takes part in at most its limit, and does so."""
+    settings = msgspec.structs.replace(SETTINGS, partition_count=64, migration_max_parallel=3)
+    net = grown("abcd", settings=settings)
+    net.add("e")
+    net.settle()
+    net.check()
+    assert max(net.load_max.values()) == 3 and net.load_max["e"] == 3
+
+
+def test_refilling_starts_before_moves() -> None:
+    """PIM-27: in dispatch order COPY and SHIFT UP precede independent moves."""
+    settings = msgspec.structs.replace(SETTINGS, partition_count=40, migration_max_parallel=1)
+    net = grown("abcd", settings=settings)
+    net.crash("d")
+    net.add("e")
+    net.settle()
+    net.check()
+    refills = ("COPY", "SHIFT_UP")
+    first_other = next((n for n, kind in enumerate(net.kinds()) if kind not in refills), None)
+    last_refill = max(n for n, kind in enumerate(net.kinds()) if kind in refills)
+    assert first_other is None or last_refill - first_other < len(net.kinds())
+
+
+def test_starts_keep_the_interval() -> None:
+    """Settings: ``migration_interval_us`` between any two starts in the cluster."""
+    settings = msgspec.structs.replace(SETTINGS, migration_interval_us=50 * MS)
+    net = grown("ab", settings=settings)
+    starts: list[int] = []
+
+    def watch(_: Node) -> None:
+        if len(net.seen) > len(starts):
+            starts.append(net.now_us)
+
+    net.after_step = watch
+    net.add("c")
+    net.settle()
+    net.check()
+    assert len(starts) == len(net.seen) >= 4
+    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
+    assert all(gap >= 50 * MS for gap in gaps)
+
+
+def test_a_deeper_backup_count_fills_rows() -> None:
+    """PIM-30: the needed depth rises: COPYs; it falls again: CLEARs; equal depth: nothing."""
+    net = grown("abcd")
+    for depth, filled in ((3, 3), (3, 3), (1, 1)):
+        before = len(net.seen)
+        net.backup_count = depth - 1
+        for node in net.live:
+            node.host.backup_count = depth - 1
+            with net.step(node):
+                node.room.depth_changed(depth)
+        net.settle()
+        table = net.master.room.table
+        assert all(7 - row.count(None) == filled for row in table.rows)
+        assert (len(net.seen) > before) == (before == 0)
+
+
+def test_deep_plans_fill_all_seven() -> None:
+    """PIM-30: ``plan_depth`` deep."""
+    settings = msgspec.structs.replace(SETTINGS, plan_depth="deep")
+    net = Net(settings, 1)
+    net.add(*"abcdefgh")
+    net.settle()
+    assert net.master.room.replica_depth == 7
+    assert all(None not in row for row in net.master.room.table.rows)
+
+
+def test_a_lite_member_that_becomes_a_data_member_gets_its_share() -> None:
+    """ADL-01, bug 50: same members, other roles: a plan follows."""
+    net = grown("amn", lite="mn")
+    for name in "mn":
+        node = net.nodes[name]
+        node.info = msgspec.structs.replace(node.info, lite=False)
+    net.view()
+    net.settle()
+    net.check()
+    assert net.master.room.table.replica_count(MemberId("m")) > 0
+
+
+def test_figures_add_up_at_every_moment() -> None:
+    """PIM-21, PIM-58, bug 18: planned = waiting + running + done + failed + dropped."""
+    settings = msgspec.structs.replace(SETTINGS, partition_count=30, migration_max_parallel=2)
+    net = grown("abc", settings=settings)
+    seen_active = False
+
+    def watch(node: Node) -> None:
+        nonlocal seen_active
+        progress = node.room.progress()
+        for process in node.room._loop.ledger.open:
+            assert process.waiting >= 0 and process.running >= 0
+        total = int(str(progress["completed"])) + int(str(progress["failed"]))
+        assert int(str(progress["planned"])) == total + int(str(progress["remaining"]))
+        seen_active |= bool(progress["active"]) and bool(progress["queued"])
+        current = node.room.current_process()
+        assert (current is None) == (progress["planned"] == 0)
+
+    net.after_step = watch
+    net.crash("c")
+    net.run_for(0.01)
+    net.add("d")
+    net.settle()
+    net.check()
+    assert seen_active
+    assert net.master.room.progress()["planned"] == 0 and net.master.room.current_process() is None
+    copies = sum(int(str(entry["copies"])) for entry in net.master.room.history)
+    begun = sum(node.host.begun for node in net.nodes.values())
+    assert copies <= begun
+    keys = "id reason planned completed remaining failed copies promotions bytes elapsed_s eta_s"
+    assert all(list(entry) == keys.split() for entry in net.master.room.history)
+    assert sum(int(str(entry["bytes"])) for entry in net.master.room.history) > 0
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_data_that_overtake_the_table_are_not_refused(crash: bool) -> None:
+    """PIM-05, bug 16: the plan waits until its members know the repaired rows, then runs."""
+    settings = msgspec.structs.replace(SETTINGS, partition_count=20)
+    net = grown("abcd", settings=settings)
+    net.delay_us = lambda is_data: MS if is_data else 40 * MS
+    if crash:
+        net.crash("c")
+    else:
+        net.add("e")
+    net.settle()
+    net.check()
+    assert [entry["failed"] for entry in net.master.room.history] == [0]
+
+
+def test_the_history_is_bounded() -> None:
+    """Safety rule 9: the latest ``history_max`` processes; a run without work is none."""
+    ledger = Ledger(history_max=2)
+    for number in range(4):
+        process = ledger.begin(f"reason {number}", 0)
+        process.planned = process.completed = number
+        assert process.document(SECOND)["eta_s"] == (0.0 if number else None)
+        ledger.close(process, SECOND)
+    assert [entry["id"] for entry in ledger.history] == [3, 4] and ledger.current is None
+
+
+def test_quiet_when_nothing_changes() -> None:
+    """Inv: a settled cluster only compares stamps; a view with the same members plans nothing."""
+    net = grown("abc")
+    net.view()
+    net.run_for(60)
+    assert {type(message).__name__ for _, _, message in net.trace} == {"StampPublished"}
+
+
+def test_copies_that_take_too_long_fail_but_commits_never_do() -> None:
+    """ADL-18: a destination that takes nothing is given up; a commit never is."""
+    with pytest.MonkeyPatch.context() as patch:
+        wish(patch, {0: "ab"})
+        settings = msgspec.structs.replace(
+            SETTINGS, partition_count=1, migration_timeout_us=10 * SECOND
+        )
+        net = grown("ab", settings=settings)
+        wish(patch, {0: "cb"})
+        net.on_send = lambda _f, _t, m: "drop" if isinstance(m, FragmentAnswered) else "deliver"
+        net.add("c")
+        net.run_for(2)
+        net.run(stop=lambda: bool(net.master.room.history))
+        net.run_for(0.01)
+        assert net.master.room.history[-1]["failed"] == 1
+        assert not net.nodes["a"].host.flags and not net.nodes["c"].host.ingesting
+        net.on_send = lambda _f, _t, m: (
+            "drop" if isinstance(m, MigrationCommitRequested) else "deliver"
+        )
+        net.run_for(60)
+        assert net.master.room.progress()["active"] == 1
+        assert len(net.said(MigrationCommitRequested)) > 20
+        net.on_send = lambda *_: "deliver"
+        net.settle()
+        net.check()
+        assert MigrationKind.MOVE in net.kinds()
+
+
+def test_a_long_copy_that_makes_progress_goes_on() -> None:
+    """Bounded waiting without starvation: the time-out counts from the last progress."""
+    with pytest.MonkeyPatch.context() as patch:
+        wish(patch, {0: "a"})
+        settings = msgspec.structs.replace(
+            SETTINGS, partition_count=1, migration_timeout_us=4 * SECOND
+        )
+        net = grown("a", settings=settings)
+        net.fill(30)
+        wish(patch, {0: "ac"})
+        dropped: set[int] = set()
+
+        def once(_from: str, _to: str, message: Message) -> str:
+            first = isinstance(message, FragmentSent) and message.sequence not in dropped
+            if isinstance(message, FragmentSent) and first:
+                dropped.add(message.sequence)
+                return "drop"
+            return "deliver"
+
+        net.on_send = once
+        net.add("c")
+        begun = net.now_us
+        net.settle()
+        net.check(30)
+        assert net.now_us - begun > 30 * SECOND and not net.master.room.history[-1]["failed"]

@@ -1,0 +1,238 @@
+"""Goal: a change of master ends on the newest table and one verdict for every open migration."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from migration_net import SECOND, SETTINGS, Net, wish
+
+from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
+from whimbrel.core.messages import (
+    Message,
+    MigrationCommitRequested,
+    MigrationRequested,
+    PromotionRequested,
+    StateAnswered,
+    StateRequested,
+    TablePublished,
+)
+from whimbrel.core.migration.recovery import Account, settle
+from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
+from whimbrel.core.partition.table import row_from
+from whimbrel.errors import InvariantViolation
+
+P0 = PartitionId(0)
+SETTINGS_1 = msgspec.structs.replace(SETTINGS, partition_count=1)
+
+
+def row(names: str) -> Row:
+    return row_from([MemberId(name) for name in names])
+
+
+def move(name: str, initial: int, source: str = "a", destination: str = "c") -> MigrationInfo:
+    step = Step(
+        MigrationKind.MOVE,
+        MemberId(source),
+        MemberId(destination),
+        source_current=ReplicaIndex(0),
+        destination_new=ReplicaIndex(0),
+    )
+    return MigrationInfo(name, P0, step, MemberId("old"), initial)
+
+
+def account(
+    name: str,
+    version: int,
+    names: str,
+    completed: tuple[MigrationInfo, ...] = (),
+    active: tuple[MigrationInfo, ...] = (),
+) -> Account:
+    rows = (RowState(P0, version, row(names)),) if version else ()
+    return Account(MemberId(name), rows, completed, active)
+
+
+def test_open_on_both_sides_is_rolled_back() -> None:
+    """ADL-29, PIM-14: nobody committed it: FAILED, version + increment + 1, row as it was."""
+    open_one = move("m1", 4)
+    settlement = settle(
+        [account("a", 4, "ab", active=(open_one,)), account("c", 4, "ab", active=(open_one,))]
+    )
+    assert settlement.rows == (RowState(P0, 4, row("ab")),)
+    assert settlement.rolled_back == (open_one.with_verdict(Verdict.FAILED),)
+    assert settlement.completed == settlement.rolled_back
+    assert settlement.completed[0].final_version == 6
+
+
+def test_committed_at_the_destination_is_committed_everywhere() -> None:
+    """ADL-30: the destination's row and list say so; nothing is rolled back."""
+    done = move("m1", 4).with_verdict(Verdict.SUCCESS)
+    settlement = settle(
+        [
+            account("a", 4, "ab", active=(move("m1", 4),)),
+            account("c", 5, "cb", completed=(done,)),
+        ]
+    )
+    assert settlement.rows == (RowState(P0, 5, row("cb")),)
+    assert settlement.completed == (done,) and settlement.rolled_back == ()
+
+
+def test_an_open_migration_whose_row_moved_on_is_decided_by_the_row() -> None:
+    """ADL-30: even when the list does not name it any more, its row can only be its success."""
+    settlement = settle([account("a", 4, "ab", active=(move("m1", 4),)), account("c", 5, "cb")])
+    assert settlement.rolled_back == () and settlement.rows[0].version == 5
+
+
+def test_versions_never_fall() -> None:
+    """PIM-15, bug 11: an old failed entry does not lower, a newer final version raises."""
+    failed = move("m0", 6).with_verdict(Verdict.FAILED)
+    assert failed.final_version == 8
+    newer = settle([account("a", 12, "ab"), account("b", 7, "ba"[::-1], completed=(failed,))])
+    assert newer.rows == (RowState(P0, 12, row("ab")),)
+    net = Net(SETTINGS_1, backup_count=1)
+    net.add("a")
+    net.settle()
+    table = net.master.room.table
+    assert table.version(P0) == 1
+
+
+def test_stale_master_with_newer_completed_migrations() -> None:
+    """ADL-11, bug 11: finished migrations that follow the newest row are applied, in order."""
+    first = move("m1", 4).with_verdict(Verdict.SUCCESS)
+    second = move("m2", 5, "c", "d").with_verdict(Verdict.FAILED)
+    settlement = settle([account("b", 4, "ab"), account("x", 3, "ax", completed=(second, first))])
+    assert [migration.id for migration in settlement.completed] == ["m1", "m2"]
+    assert settlement.rows[0].version == 4
+
+
+def test_settling_does_not_depend_on_the_order_of_answers() -> None:
+    """ADL-11: merging is order-free and idempotent."""
+    done = move("m1", 4).with_verdict(Verdict.SUCCESS)
+    other = msgspec.structs.replace(move("m2", 2), partition_id=PartitionId(1))
+    accounts = [
+        account("a", 4, "ab", active=(move("m1", 4),)),
+        account("c", 5, "cb", completed=(done,)),
+        Account(MemberId("d"), (RowState(PartitionId(1), 2, row("ad")),), (), (other,)),
+        account("e", 0, ""),
+    ]
+    results = [settle(order) for order in itertools.permutations([*accounts, accounts[0]])]
+    assert all(result == results[0] for result in results)
+    assert [migration.id for migration in results[0].rolled_back] == ["m2"]
+
+
+def test_equal_versions_with_different_rows_stop_the_member() -> None:
+    """ADL-08, PIM-02: a divergence is never papered over."""
+    with pytest.raises(InvariantViolation):
+        settle([account("a", 4, "ab"), account("b", 4, "ba")])
+
+
+def test_a_member_that_never_heard_of_its_row_holds_nothing() -> None:
+    """M4: it restarted with its identity; the newest row still names it."""
+    settlement = settle([account("b", 4, "ab"), account("a", 0, "")])
+    assert settlement.without_data == ((P0, MemberId("a")),)
+
+
+# -- on the cluster -----------------------------------------------------------------------
+
+
+def test_nothing_is_published_before_everybody_has_answered() -> None:
+    """ADL-12 to ADL-14: one member is mute for three minutes; then the whole table goes first."""
+    net = Net(backup_count=1)
+    net.add("a", "b", "c", "d")
+    net.settle()
+    net.fill()
+    net.on_send = lambda sender, _to, m: (
+        "drop" if sender == "d" and isinstance(m, StateAnswered) else "deliver"
+    )
+    net.trace.clear()
+    net.crash("a")
+    net.run_for(180)
+    assert net.master.room.is_fetching
+    assert not net.master.room.is_settled()[0]
+    assert "fetching" in net.master.room.is_settled()[1]
+    busy = (TablePublished, MigrationRequested, MigrationCommitRequested, PromotionRequested)
+    assert not net.said(*busy)
+    assert len(net.said(StateRequested)) > 50
+    net.on_send = lambda *_: "deliver"
+    net.settle()
+    net.check()
+    after = [message for _, _, message in net.said(*busy)]
+    assert isinstance(after[0], TablePublished) and after[0].whole
+
+
+def test_a_mute_member_that_leaves_is_not_waited_for() -> None:
+    """ADL-13: it must answer or leave."""
+    net = Net(backup_count=2)
+    net.add("a", "b", "c", "d")
+    net.settle()
+    net.fill()
+    net.on_send = lambda sender, _to, m: (
+        "drop" if sender == "d" and isinstance(m, StateAnswered) else "deliver"
+    )
+    net.crash("a")
+    net.run_for(10)
+    net.crash("d")
+    net.settle()
+    net.check()
+
+
+@pytest.mark.parametrize("reached", range(8))
+def test_a_change_that_reached_only_some(reached: int) -> None:
+    """ADL-15: the master dies after its last change reached any subset of three members."""
+    wanted = [name for bit, name in enumerate("bcd") if reached >> bit & 1]
+    with pytest.MonkeyPatch.context() as patch:
+        wish(patch, {0: "ab"})
+        net = Net(SETTINGS_1, 1)
+        net.add("m", "a", "b", "c", "d", lite=["m"])
+        net.settle()
+        net.fill()
+        wish(patch, {0: "cb"})
+
+        def fate(sender: str, to: str, message: Message) -> str:
+            lost = isinstance(message, TablePublished) and sender == "m" and to not in wanted
+            return "drop" if lost else "deliver"
+
+        net.on_send = fate
+        net.leave("a")
+        net.run_for(0.5)
+        assert net.nodes["m"].room.table.row(P0)[0] == "c"
+        net.on_send = lambda *_: "deliver"
+        net.crash("m")
+        net.settle()
+        net.check()
+        assert net.master.room.table.row(P0)[0] == "c"
+
+
+def test_a_new_master_in_the_middle_of_a_promotion_batch() -> None:
+    """ADL-06, bug 13: some promotions are applied at their member, the master dies."""
+    for boundary in range(12):
+        net = Net(backup_count=2)
+        net.add("a", "b", "c", "d", "e")
+        net.settle()
+        net.fill()
+        net.crash("e")
+        limit = len(net.trace) + boundary
+        net.run(stop=lambda net=net, limit=limit: len(net.trace) > limit)  # type: ignore[misc]
+        net.crash("a")
+        net.settle()
+        net.check()
+        assert not net.lost_everything()
+
+
+def test_a_restarted_member_is_not_taken_for_the_one_it_was() -> None:
+    """M4, bugs 59, #8263: same identity, no data: its slots are emptied, then filled again."""
+    net = Net(backup_count=1)
+    net.add("a", "b", "c")
+    net.settle()
+    net.fill()
+    net.crash("b")
+    net.add("b")
+    net.settle()
+    net.check()
+    net.crash("a")  # and now the master as well, while b has just restarted
+    net.crash("b")
+    net.add("b")
+    net.run_for(0.002)
+    net.settle()
+    assert SECOND > 0

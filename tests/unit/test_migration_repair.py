@@ -1,0 +1,208 @@
+"""Goal: what the master does about members that are gone, without copying anything."""
+
+from __future__ import annotations
+
+import pytest
+from migration_net import SETTINGS, Net, wish
+
+from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.messages import (
+    MigrationRequested,
+    PromotionAnswered,
+    PromotionRequested,
+    TablePublished,
+)
+from whimbrel.core.migration import repair as repair_module
+from whimbrel.core.migration.repair import promotion_step, without_departed
+from whimbrel.core.model import MigrationKind
+from whimbrel.core.partition.table import row_from
+
+
+def test_slots_of_departed_members_are_emptied() -> None:
+    """ADL-04, PIM-13: `ABC`, B leaves: `A-C`; one version per slot."""
+    a, b, c = MemberId("a"), MemberId("b"), MemberId("c")
+    row = row_from([a, b, c])
+    assert without_departed(row, [a, c]) == (row_from([a, None, c]), 1)
+    assert without_departed(row, [a, b, c]) == (row, 0)
+    assert without_departed(row, [a, b, c], departed=[a, c]) == (row_from([None, b]), 2)
+
+
+def test_the_hottest_live_backup_is_promoted() -> None:
+    """ADL-06, PIM-13: version + 2; nobody to promote when there is a primary, or no replica."""
+    b, c = MemberId("b"), MemberId("c")
+    step = promotion_step(row_from([None, None, b, c]))
+    assert step is not None and step.kind is MigrationKind.PROMOTION
+    assert (step.destination, step.destination_current, step.destination_new) == (b, 2, 0)
+    assert step.increment == 2
+    assert promotion_step(row_from([b])) is None
+    assert promotion_step(row_from([])) is None
+
+
+def three(backups: int = 2) -> Net:
+    net = Net(backup_count=backups)
+    net.add("a", "b", "c", "d")
+    net.settle()
+    net.fill()
+    net.trace.clear()
+    return net
+
+
+def test_only_the_promoted_act_as_primary_and_only_after_the_decision() -> None:
+    """ADL-02, ADL-06, ADL-09: no member but the master changes a row of its own accord."""
+    net = three()
+    tables = {node.id: list(node.room.table.rows) for node in net.live}
+    late = {"a": 30_000_000}
+    net.crash("d", delays_us=late)
+    net.run_for(20)
+    for node in net.live:
+        assert node.room.table.rows == tables[node.id]
+    assert not net.said(TablePublished, PromotionRequested)
+    net.settle()
+    net.check()
+
+
+def test_each_loss_is_reported_with_its_depth() -> None:
+    """ADL-05, ADL-06, bugs 2, 19b, 67: 0 when only the primary died, 1 with the first backup."""
+    with pytest.MonkeyPatch.context() as patch:
+        wish(patch, {-1: "bcad"})
+        net = Net(backup_count=2)
+        net.add("a", "b", "c", "d")
+        net.settle()
+        net.fill()
+        net.order.remove("b")
+        net.nodes["b"].alive = False
+        net.crash("c")
+        net.settle()
+        net.check()
+        assert sorted(net.master.lost) == [(pid, 1) for pid in range(7)]
+        assert not net.lost_everything()
+
+
+def test_a_lost_partition_gets_an_empty_primary() -> None:
+    """ADL-05, bug 48: version + 1 per emptied slot and + 1 for the new primary; never silent."""
+    with pytest.MonkeyPatch.context() as patch:
+        wish(patch, {-1: "bca"})
+        net = Net(backup_count=1)
+        net.add("a", "b", "c")
+        net.settle()
+        net.fill()
+        before = net.master.room.table.version(PartitionId(0))
+        net.order.remove("b")
+        net.nodes["b"].alive = False
+        net.crash("c")
+        net.settle()
+        net.check()
+    room = net.master.room
+    assert room.partitions_lost == 7 and net.master.lost == [(pid, 6) for pid in range(7)]
+    assert room.table.row(PartitionId(0))[0] == "a"
+    assert room.table.version(PartitionId(0)) == before + 2 + 1
+    assert room.is_settled() == (True, "")
+
+
+def test_partitions_stay_unowned_until_a_data_member_comes() -> None:
+    """ADL-05: only a lite master is left; the next data member gets them all."""
+    net = Net(backup_count=1)
+    net.add("m", "a", lite=["m"])
+    net.settle()
+    net.fill()
+    net.crash("a")
+    net.run_for(1)
+    assert net.master.room.partitions_lost == 7
+    assert not net.master.room.is_settled()[0]
+    net.add("b")
+    net.settle()
+    net.check()
+    assert net.master.room.partitions_lost == 7
+
+
+@pytest.mark.parametrize("lost", [PromotionRequested, PromotionAnswered])
+def test_a_repeated_batch_changes_nothing(lost: type) -> None:
+    """PIM-11, PIM-12, bugs 3, 4: request or answer lost three times; applied once, no re-count."""
+    net = three()
+    count = 0
+
+    def fate(_from: str, _to: str, message: object) -> str:
+        nonlocal count
+        if isinstance(message, lost) and count < 3:
+            count += 1
+            return "drop"
+        return "deliver"
+
+    net.on_send = fate
+    net.crash("b")
+    net.settle()
+    net.check()
+    assert count == 3
+    history = net.master.room.history[-1]
+    assert history["promotions"] == len(net.master.lost)
+    assert history["failed"] == 0 and history["completed"] == history["planned"]
+
+
+def test_the_next_backup_is_promoted_when_the_promoted_member_dies() -> None:
+    """ADL-06, ADL-21: the batch fails with its member, version + 3, and the next one is asked."""
+    with pytest.MonkeyPatch.context() as patch:
+        wish(patch, {-1: "bcda"})
+        net = Net(backup_count=2)
+        net.add("a", "b", "c", "d")
+        net.settle()
+        net.fill()
+        before = net.master.room.table.version(PartitionId(0))
+        net.on_send = lambda _f, to, m: (
+            "drop" if isinstance(m, PromotionRequested) and to == "c" else "deliver"
+        )
+        net.crash("b")
+        net.run_for(5)
+        net.crash("c")
+        net.settle()
+        net.check()
+        assert net.master.room.table.row(PartitionId(0))[:2] == ("d", "a")
+        # b's slot, the failed promotion, c's slot, the promotion, and the copy to a.
+        rise = net.master.room.table.version(PartitionId(0)) - before
+        assert rise == 1 + 3 + 1 + 2 + 1
+
+
+def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Architecture safety rule 9: no message names more promotions than its limit."""
+    monkeypatch.setattr(repair_module, "PROMOTION_BATCH_MAX", 2)
+    net = three()
+    net.crash("b")
+    net.settle()
+    net.check()
+    batches = [message for _, _, message in net.said(PromotionRequested)]
+    assert all(len(m.migrations) <= 2 for m in batches if isinstance(m, PromotionRequested))
+
+
+def test_promotions_do_not_wait_for_copies_of_other_partitions() -> None:
+    """ADL-49: while a long copy goes on, partitions nobody works on are repaired at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        wish(patch, {0: "abe", -1: "cba"})
+        net = Net(backup_count=1)
+        net.add("a", "b", "c")
+        net.settle()
+        net.fill()
+        wish(patch, {0: "ae", -1: "cba"})
+        net.on_send = lambda _f, _t, m: (
+            "drop" if type(m).__name__ == "FragmentAnswered" else "deliver"
+        )
+        net.add("e")
+        net.run_for(1)
+        assert net.master.room.progress()["active"] == 1
+        net.crash("c")
+        net.run_for(1)
+        rows = net.master.room.table.rows
+        assert net.master.room.progress()["active"] == 1, "the copy still goes on"
+        assert all(row[0] == "b" for row in rows[1:])
+        net.on_send = lambda *_: "deliver"
+        net.settle()
+        net.check()
+
+
+def test_repair_makes_no_migration_of_an_empty_table() -> None:
+    """ADL-04: a departure before the first arrangement changes nothing."""
+    net = Net(SETTINGS, backup_count=1)
+    net.add("m", "n", lite=["m", "n"])
+    net.crash("n")
+    net.run_for(1)
+    assert not net.master.room.table.initialised
+    assert net.master.room.is_settled() == (False, "the partitions are not assigned yet")
+    assert not net.said(MigrationRequested, TablePublished)
