@@ -1,0 +1,1 @@
+"""Copies of data: replica versions, backups and their acknowledgements, syncs of backups."""

@@ -1,0 +1,491 @@
+"""What a member holds of one partition: fragments with their versions, and how they are copied.
+
+Knows stores only through the narrow ``Store`` protocol. A fragment is the data of one structure in
+one partition; its key is a namespace (AE-17). Every structure of this grid is split into
+fragments, so the shared namespace of AE-18 has no member here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from whimbrel.core.ids import (
+    BACKUP_COUNT_MAX,
+    EMPTY_ROW,
+    NO_INDEX,
+    MemberId,
+    Namespace,
+    PartitionId,
+    ReplicaIndex,
+    Row,
+)
+from whimbrel.core.messages import FragmentPart, Vector
+from whimbrel.core.model import MigrationInfo
+from whimbrel.core.replication.vectors import (
+    EMPTY_VECTOR,
+    NO_LINEAGE,
+    ZERO,
+    Counters,
+    agree_from,
+    kept_by,
+    promoted_from,
+    slot_of,
+)
+from whimbrel.errors import SerializationError
+
+if TYPE_CHECKING:
+    from whimbrel.core.replication.outbox import Outbox
+
+
+class Store(Protocol):
+    """What replication needs of a structure's data in one partition."""
+
+    bytes_used: int
+
+    def __len__(self) -> int:
+        """Entries held."""
+        ...
+
+    def apply(self, buffer: bytes, start: int, end: int) -> None:
+        """Apply one backup operation; repeating it must be harmless."""
+        ...
+
+    def keys_now(self) -> list[bytes]:
+        """The keys of this moment, in a list of the caller's."""
+        ...
+
+    def export_chunk(self, keys: list[bytes], position: int, bytes_max: int) -> tuple[bytes, int]:
+        """Entries of these keys from a position on, and the next position."""
+        ...
+
+    def ingest_chunk(self, data: bytes) -> int:
+        """Take in a chunk; raises SerializationError when it is damaged."""
+        ...
+
+    def stop_sweeping(self) -> None:
+        """This store is a backup's from now on."""
+        ...
+
+    def restart_idleness(self, now_ms: int) -> None:
+        """Count idleness from now."""
+        ...
+
+
+class Fragment:
+    """The data of one structure in one partition and its replica version vector.
+
+    All counters below ``backup_count`` rise together, one for each operation, so only the value
+    of our own slot is kept up on the hot path; ``vector`` works the others out.
+
+    Attributes:
+        service: For example ``map``.
+        name: The structure's name.
+        sync_count: Synchronous backups asked for.
+        async_count: Asynchronous backups asked for.
+        backup_count: Both together: how many counters an operation raises (AE-02).
+        lineage: Who counts (AE-11).
+        base_lineage: Where the counting primary started from, with ``base``.
+        slot: Our own slot.
+        value: The counter in our own slot.
+        is_dirty: We know that we may have missed something (AE-07).
+        head: The constant part of our backup operations as primary; empty when it must be made.
+        sync_targets: Outboxes of the synchronous backups there are, when we are the primary.
+        async_targets: Those of the asynchronous ones.
+    """
+
+    __slots__ = (
+        "_start",
+        "async_count",
+        "async_targets",
+        "backup_count",
+        "base",
+        "base_lineage",
+        "head",
+        "is_dirty",
+        "lineage",
+        "name",
+        "namespace",
+        "partition_id",
+        "service",
+        "slot",
+        "store",
+        "sync_count",
+        "sync_targets",
+        "value",
+    )
+
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        namespace: Namespace,
+        store: Store,
+        sync_count: int,
+        async_count: int,
+    ) -> None:
+        self.partition_id = partition_id
+        self.namespace = namespace
+        self.service, _, self.name = namespace.partition("/")
+        self.store = store
+        self.sync_count = sync_count
+        self.async_count = async_count
+        self.backup_count = sync_count + async_count
+        self.lineage = NO_LINEAGE
+        self.base_lineage = NO_LINEAGE
+        self.base: Counters = ZERO
+        self._start: Counters = ZERO
+        self.slot = 0
+        self.value = 0
+        self.is_dirty = False
+        self.head = b""
+        self.sync_targets: tuple[Outbox, ...] = ()
+        self.async_targets: tuple[Outbox, ...] = ()
+
+    def counters(self) -> Counters:
+        """The vector's counters: ours and colder ones, zero below (AE-03)."""
+        start, slot = self._start, self.slot
+        if slot >= len(start):
+            return start
+        delta = self.value - start[slot]
+        if not delta:
+            return start
+        last = self.backup_count
+        return tuple(
+            value + delta if slot <= position < last else value
+            for position, value in enumerate(start)
+        )
+
+    def vector(self) -> Vector:
+        """The vector as it travels."""
+        return Vector(self.lineage, self.counters(), self.base_lineage, self.base)
+
+    def set_counters(self, counters: Counters, slot: int) -> None:
+        """Continue from these counters in this slot."""
+        self._start = counters
+        self.slot = slot
+        self.value = counters[slot] if slot < len(counters) else 0
+
+    def install(self, vector: Vector, index: int) -> None:
+        """Take over a vector with the data it belongs to, as replica ``index``."""
+        self.lineage = vector.lineage
+        self.base_lineage = vector.base_lineage
+        self.base = tuple(vector.base)
+        self.set_counters(kept_by(tuple(vector.counters), index), slot_of(index))
+        self.head = b""
+
+    def become_primary(self, lineage: int) -> None:
+        """Count under a new lineage from what we hold (facts 4.5, AE-11).
+
+        A fragment that may have missed something gives a base that nobody can have, so that
+        every backup asks for a sync rather than believe that equal numbers mean equal data.
+        """
+        counters = promoted_from(self.counters(), self.slot + 1)
+        self.base_lineage = lineage if self.is_dirty else self.lineage
+        self.base = counters
+        self.lineage = lineage
+        self.is_dirty = False
+        self.set_counters(counters, 0)
+        self.head = b""
+
+    def become_backup(self, index: int) -> None:
+        """Keep the slots of a replica at ``index``; the lineage stays.
+
+        Becoming hotter fills the new slots with our own: all counters that an operation raises
+        rise together. The primary's next message of versions checks it.
+        """
+        counters = promoted_from(self.counters(), self.slot + 1)
+        self.set_counters(kept_by(counters, index), slot_of(index))
+
+    def stop_sending(self) -> None:
+        """We are not the primary: nothing goes out."""
+        self.head = b""
+        self.sync_targets = self.async_targets = ()
+        self.store.stop_sweeping()
+
+    def meet_lineage(self, lineage: int, base_lineage: int, base: Counters, slot: int) -> bool:
+        """Compare with the starting point of a primary that we have not counted under (AE-11).
+
+        Equal: nothing is missing. Different: the fragment is dirty. Either way we count on from
+        that starting point, so that all of this primary's operations are applied from now on.
+        Zero counters on both sides mean two empty fragments, whoever counted.
+
+        Args:
+            lineage: The new primary's.
+            base_lineage: Lineage it took over from.
+            base: Counters it started with.
+            slot: The first slot we keep.
+
+        Returns:
+            Whether we are in step with that starting point.
+        """
+        own = self.counters()[slot:]
+        agrees = own == base[slot:] and (self.lineage == base_lineage or not any(own))
+        self.lineage = lineage
+        self.base_lineage = base_lineage
+        self.base = base
+        self.set_counters(ZERO[:slot] + base[slot:], slot)
+        if not agrees:
+            self.is_dirty = True
+        return not self.is_dirty
+
+
+class PartitionReplica:
+    """What this member holds and is for one partition.
+
+    Attributes:
+        pid: The partition.
+        index: Our own replica index in our table, NO_INDEX for none.
+        version: The row's version.
+        row: The row.
+        migrating: Writes wait (GCM-31).
+        is_primary: ``index`` is 0.
+        writable: Primary and not migrating.
+        is_confirmed: We are not a backup, or the present primary has told us its versions.
+        ahead_version: Version of a row that we have not got yet but whose primary has sent us
+            operations already; what we hold then follows that row.
+        primary_since: Version of the row with which the present primary came.
+        lineage: Ours, while we are the primary.
+        fragments: Namespace to fragment.
+        maps: Map name to fragment: the hot path's short cut into ``fragments``.
+        backups: (index, member) of the backups in the row that are on the member list; kept
+            while we are the primary.
+    """
+
+    __slots__ = (
+        "ahead_version",
+        "backups",
+        "fragments",
+        "index",
+        "is_confirmed",
+        "is_primary",
+        "lineage",
+        "maps",
+        "migrating",
+        "pid",
+        "primary_since",
+        "row",
+        "version",
+        "writable",
+    )
+
+    def __init__(self, pid: PartitionId) -> None:
+        self.pid = pid
+        self.index: ReplicaIndex = NO_INDEX
+        self.version = 0
+        self.row: Row = EMPTY_ROW
+        self.migrating = False
+        self.is_primary = False
+        self.writable = False
+        self.is_confirmed = True
+        self.primary_since = 0
+        self.ahead_version = 0
+        self.lineage = NO_LINEAGE
+        self.fragments: dict[Namespace, Fragment] = {}
+        self.maps: dict[str, Fragment] = {}
+        self.backups: tuple[tuple[ReplicaIndex, MemberId], ...] = ()
+
+    @property
+    def primary(self) -> MemberId | None:
+        """Who is the primary in our table."""
+        return self.row[0]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a row newer than ours exists: our index does not bound what we hold (AE-10)."""
+        return self.ahead_version > self.version
+
+    def add(self, fragment: Fragment) -> None:
+        """Hold a fragment, in place of one of the same namespace."""
+        self.fragments[fragment.namespace] = fragment
+        if fragment.service == "map":
+            self.maps[fragment.name] = fragment
+
+    def drop(self, namespace: Namespace) -> Fragment | None:
+        """Hold it no longer; with the fragment its vector goes too (bug 34)."""
+        fragment = self.fragments.pop(namespace, None)
+        if fragment is not None and fragment.service == "map":
+            self.maps.pop(fragment.name, None)
+        return fragment
+
+    def take_row(self, row: Row, version: int, index: ReplicaIndex) -> None:
+        """Our table's row is now this one."""
+        if row[0] != self.row[0] or not self.primary_since:
+            self.primary_since = version
+        self.row = row
+        self.version = version
+        self.index = index
+        self.is_primary = index == 0
+        self.writable = self.is_primary and not self.migrating
+
+    def set_migrating(self, migrating: bool) -> None:
+        """Switch the flag that makes writes wait."""
+        self.migrating = migrating
+        self.writable = self.is_primary and not migrating
+
+
+class FragmentExport:
+    """A cursor over whole fragments, one part a piece; implements ``ports.Export``.
+
+    A fragment's vector and list of keys are taken with its first chunk (GCM-34), its entries when
+    their chunk is made. A change in between is in the data before the receiver's vector counts
+    it; its backup operation follows and repeats it. While writes wait (a migration) there is none.
+
+    ``verified`` fragments are those the receiver has already: a part without data carries the
+    vector for it to compare. They come last, when ``is_drained`` says that every backup operation
+    under way has been acknowledged, so that the receiver's replica can be compared at all.
+    """
+
+    def __init__(
+        self,
+        copied: Sequence[Fragment],
+        verified: Sequence[Fragment] = (),
+        drains: Sequence[tuple[Outbox, int]] = (),
+        *,
+        polls_max: int = 0,
+        in_one: bool = False,
+    ) -> None:
+        self._queue = list(copied)
+        self._verified = list(verified)
+        self._drains = list(drains)
+        self._polls_left = polls_max
+        self._in_one = in_one
+        self._current = 0
+        self._position = 0
+        self._keys: list[bytes] | None = None
+        self._vector = EMPTY_VECTOR
+        self.done = False
+
+    def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
+        """The next parts and whether they are the last; see ``ports.Export``.
+
+        An empty answer that is not the last means: ask again, backups are still under way.
+        """
+        parts: list[FragmentPart] = []
+        budget = bytes_max
+        while self._current < len(self._queue) and (budget > 0 or self._in_one):
+            part = self._next_part(bytes_max if self._in_one else budget)
+            budget -= len(part.data) + 1
+            parts.append(part)
+        if self._current < len(self._queue):
+            return tuple(parts), False
+        if not self._is_drained() and self._polls_left > 0:
+            self._polls_left -= 1
+            return tuple(parts), False
+        for fragment in self._verified:
+            vector = fragment.vector()
+            parts.append(self._part(fragment, vector, b"", first=False, last=True))
+        self._verified = []
+        self.done = True
+        return tuple(parts), True
+
+    def _next_part(self, budget: int) -> FragmentPart:
+        fragment = self._queue[self._current]
+        first = self._keys is None
+        if self._keys is None:
+            self._keys = fragment.store.keys_now()
+            self._vector = fragment.vector()
+        keys, vector = self._keys, self._vector
+        data, self._position = fragment.store.export_chunk(keys, self._position, budget)
+        last = self._position >= len(keys)
+        if last:
+            self._current += 1
+            self._position = 0
+            self._keys = None
+        return self._part(fragment, vector, data, first=first, last=last)
+
+    @staticmethod
+    def _part(
+        fragment: Fragment, vector: Vector, data: bytes, *, first: bool, last: bool
+    ) -> FragmentPart:
+        return FragmentPart(
+            namespace=fragment.namespace,
+            data=data,
+            vector=vector,
+            settings=(fragment.sync_count, fragment.async_count),
+            first=first,
+            last=last,
+        )
+
+    def _is_drained(self) -> bool:
+        self._drains = [
+            (outbox, sequence)
+            for outbox, sequence in self._drains
+            if outbox.acknowledged < sequence
+        ]
+        return not self._drains
+
+
+class Staging:
+    """Fragments that arrive for a migration, apart from the live ones until it is decided."""
+
+    def __init__(self, migration: MigrationInfo) -> None:
+        self.migration = migration
+        self.final_version = migration.initial_version + migration.step.increment
+        self.index = migration.step.destination_new
+        self.arriving: dict[Namespace, Fragment] = {}
+        self.complete: dict[Namespace, Fragment] = {}
+        self.compared: dict[Namespace, Vector] = {}
+
+    def applies_to(self, index: ReplicaIndex, version: int) -> bool:
+        """Whether a row with our index and this version is what the migration leads to."""
+        return index == self.index and version >= self.final_version
+
+    def take(self, part: FragmentPart, empty: Fragment) -> None:
+        """Take in one part.
+
+        Args:
+            part: The part.
+            empty: A new fragment of that namespace, used when the part is its first.
+
+        Raises:
+            SerializationError: Damaged, or out of order.
+        """
+        namespace = part.namespace
+        if part.last and not part.first and not part.data and namespace not in self.arriving:
+            self.compared[namespace] = part.vector
+            return
+        if part.first:
+            self.arriving[namespace] = empty
+            self.complete.pop(namespace, None)
+        fragment = self.arriving.get(namespace)
+        if fragment is None:
+            raise SerializationError(f"a piece of {namespace} came before its first piece")
+        fragment.store.ingest_chunk(part.data)
+        if part.last:
+            fragment.install(part.vector, self.index)
+            self.complete[namespace] = self.arriving.pop(namespace)
+
+
+def in_step(fragment: Fragment | None, vector: Vector, index: int) -> bool:
+    """Whether a replica at ``index`` holds what a primary with this vector holds."""
+    if fragment is None:
+        return not any(vector.counters[slot_of(index) :])
+    slot = max(slot_of(index), fragment.slot)
+    same_lineage = fragment.lineage == vector.lineage or (
+        fragment.lineage == vector.base_lineage
+        and agree_from(tuple(vector.base), tuple(vector.counters), slot)
+    )
+    return (
+        not fragment.is_dirty
+        and same_lineage
+        and agree_from(fragment.counters(), tuple(vector.counters), slot)
+    )
+
+
+def same_migration(staging: Staging | None, migration: MigrationInfo) -> bool:
+    """Whether the staged migration is this one."""
+    return staging is not None and staging.migration.id == migration.id
+
+
+def check_parts(parts: Sequence[FragmentPart]) -> None:
+    """Refuse parts that no primary makes: settings out of range, vectors of a wrong length.
+
+    Raises:
+        SerializationError: A part is malformed.
+    """
+    for part in parts:
+        sync, asynchronous = part.settings
+        if min(sync, asynchronous) < 0 or sync + asynchronous > BACKUP_COUNT_MAX:
+            raise SerializationError(f"{part.namespace} has impossible backup counts")
+        if len(part.vector.counters) != len(ZERO) or len(part.vector.base) != len(ZERO):
+            raise SerializationError(f"{part.namespace} has a vector of a wrong length")

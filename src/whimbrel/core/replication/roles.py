@@ -1,0 +1,195 @@
+"""What a changed row means for a partition's data: roles taken and left, migrations in and out.
+
+Knows when fragments are dropped, promoted, demoted or installed (ADL-42, ADL-43, ADL-73, ADL-74,
+facts 4.5 and 5.1). Decides nothing about rows; the migration room calls in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from whimbrel.core.check import check
+from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, ReplicaIndex, Row, index_in
+from whimbrel.core.messages import FragmentPart
+from whimbrel.core.model import MigrationInfo
+from whimbrel.core.replication.fragments import (
+    Fragment,
+    FragmentExport,
+    PartitionReplica,
+    Staging,
+    check_parts,
+    in_step,
+    same_migration,
+)
+from whimbrel.core.replication.vectors import take_over_lineage
+from whimbrel.errors import SerializationError
+
+if TYPE_CHECKING:
+    from whimbrel.core.replication.dataplane import DataPlane
+
+DRAIN_POLLS_MAX = 200
+"""How often a migration asks whether backups under way have arrived before it goes on anyway."""
+
+
+class Roles:
+    """The migration room's side of the data plane."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._ctx = plane.ctx
+        self._staged: dict[PartitionId, Staging] = {}
+
+    # -- source ---------------------------------------------------------------------------
+
+    def open_export(self, migration: MigrationInfo) -> FragmentExport:
+        """What the destination lacks at its new index, and what it has and must compare.
+
+        Copied: every namespace whose backup count reaches the new index and that the destination
+        does not hold at its present one (ADL-42, GCM-33). Compared: those that it holds.
+        """
+        plane = self._plane
+        partition = plane.partitions[migration.partition_id]
+        step = migration.step
+        new, current = step.destination_new, step.destination_current
+        check(step.destination is not None and new >= 0, "an export has a destination")
+        copied: list[Fragment] = []
+        verified: list[Fragment] = []
+        for fragment in partition.fragments.values():
+            if fragment.backup_count >= new:
+                held = NO_INDEX < current <= fragment.backup_count
+                (verified if held else copied).append(fragment)
+        drains = []
+        if copied or verified:
+            for _, member in partition.backups:
+                outbox = plane.outboxes.get(member)
+                if outbox is not None:
+                    drains.append((outbox, outbox.sequence + bool(outbox.operations)))
+        return FragmentExport(
+            copied,
+            verified,
+            drains,
+            polls_max=DRAIN_POLLS_MAX,
+            in_one=not self._ctx.settings.migration_fragments_enabled,
+        )
+
+    # -- destination ----------------------------------------------------------------------
+
+    def begin_destination(self, migration: MigrationInfo) -> None:
+        """Stage what will arrive; beginning the same migration again changes nothing."""
+        if not same_migration(self._staged.get(migration.partition_id), migration):
+            self._staged[migration.partition_id] = Staging(migration)
+
+    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
+        """Take parts into the staging area; live fragments are not touched.
+
+        Raises:
+            SerializationError: A part is damaged, out of order or for another migration; or a
+                namespace that we hold and are to become primary of is not in step.
+        """
+        pid = migration.partition_id
+        staging = self._staged.get(pid)
+        if staging is None or not same_migration(staging, migration):
+            raise SerializationError(f"no migration {migration.id} is being received")
+        check_parts(parts)
+        partition = self._plane.partitions[pid]
+        for part in parts:
+            staging.take(part, self._plane.new_fragment(pid, part.namespace, part.settings))
+            if staging.index == 0 and part.namespace in staging.compared:
+                held = partition.fragments.get(part.namespace)
+                if not in_step(held, part.vector, partition.index):
+                    raise SerializationError(f"our replica of {part.namespace} is not in step")
+
+    def rollback_destination(self, migration: MigrationInfo) -> None:
+        """Forget what was staged; keep what our present index needs (ADL-43, ADL-74)."""
+        pid = migration.partition_id
+        if same_migration(self._staged.get(pid), migration):
+            del self._staged[pid]
+        partition = self._plane.partitions[pid]
+        self._drop_beyond(partition)
+        self._plane.forget_heads()
+
+    # -- rows -----------------------------------------------------------------------------
+
+    def row_changed(self, partition_id: PartitionId, before: Row, after: Row, version: int) -> None:
+        """Take the role that the row gives us; see ``ports.FragmentHost``."""
+        plane = self._plane
+        partition = plane.partitions[partition_id]
+        was, was_primary = partition.index, partition.is_primary
+        former_backups = [member for member in before[1:] if member is not None]
+        primary_changed = after[0] != partition.row[0]
+        index = index_in(after, self._ctx.id)
+        partition.take_row(after, version, index)
+        plane.forget_heads()
+        plane.anti_entropy.cancel_partition(partition_id)
+        installed = self._install(partition)
+        self._drop_beyond(partition)
+        if index > 0:
+            for fragment in partition.fragments.values():
+                fragment.become_backup(index)
+        elif index == 0 and not was_primary:
+            self._take_over(partition, promoted=was > 0 and not installed)
+        entered = was == NO_INDEX and not installed
+        plane.anti_entropy.role_taken(
+            partition, doubtful=index > 0 and (primary_changed or entered)
+        )
+        plane.refresh_targets(partition)
+        if was_primary:
+            self._release_former(partition, former_backups)
+        plane.anti_entropy.start()
+
+    def _install(self, partition: PartitionReplica) -> bool:
+        """Bring staged fragments to life when this row is what their migration led to."""
+        staging = self._staged.get(partition.pid)
+        if staging is None or not staging.applies_to(partition.index, partition.version):
+            return False
+        del self._staged[partition.pid]
+        plane = self._plane
+        for namespace, fragment in staging.complete.items():
+            plane.anti_entropy.forget(partition.pid, namespace)
+            partition.add(fragment)
+        for namespace, vector in staging.compared.items():
+            held = partition.fragments.get(namespace)
+            if held is None:
+                held = plane.new_fragment(partition.pid, namespace)
+                partition.add(held)
+            if in_step(held, vector, held.slot + 1):
+                held.install(vector, partition.index)
+            else:
+                held.is_dirty = True
+                plane.anti_entropy.mark_dirty(held)
+        return True
+
+    def _drop_beyond(self, partition: PartitionReplica) -> None:
+        """Hold nothing that our index does not ask for (ADL-73, inv D8)."""
+        index = partition.index
+        for namespace, fragment in list(partition.fragments.items()):
+            if index == NO_INDEX or fragment.backup_count < index:
+                partition.drop(namespace)
+                self._plane.anti_entropy.forget(partition.pid, namespace)
+
+    def _take_over(self, partition: PartitionReplica, *, promoted: bool) -> None:
+        """We are the primary now: count under a lineage of our own (decision 6)."""
+        partition.lineage = take_over_lineage(partition.version, self._ctx.id)
+        for namespace, fragment in partition.fragments.items():
+            fragment.become_primary(partition.lineage)
+            self._plane.anti_entropy.forget(partition.pid, namespace)
+            if promoted:
+                fragment.store.restart_idleness(self._ctx.wall_ms)
+
+    def _release_former(self, partition: PartitionReplica, former: list[MemberId]) -> None:
+        """Do not wait for members that ceased to be backups: their successors have it all.
+
+        One that stays a backup is waited for even when we are the primary no longer: the new
+        primary has the write, but a second copy is what the client is waiting for. If the write
+        reaches that backup too late it is refused, and the reply fails.
+        """
+        for member in former:
+            outbox = self._plane.outboxes.get(member)
+            if outbox is not None and member not in partition.row[1:]:
+                outbox.release(partition.pid, self._plane.completed)
+
+    def staged_index(self, partition_id: PartitionId) -> ReplicaIndex:
+        """The index that a migration in progress leads us to, NO_INDEX without one."""
+        staging = self._staged.get(partition_id)
+        return NO_INDEX if staging is None else staging.index

@@ -1,0 +1,525 @@
+"""What the map's operations mean, on the primary of a partition.
+
+Knows values, limits on the life of entries, events and which change is sent to the backups. Knows
+nothing of clients, their protocol or routing: the serving layer finds the partition first and asks
+``writable`` or catches ``RetryableError``. Keys and values are whole Data. Calls over whole maps
+take the partitions to look at; which those are, and that each counts once, is the caller's affair,
+and so is telling listeners once when several members have cleared their share of a map.
+
+Before a change the serving layer sets ``plane.reply`` and ``plane.ack_to`` (or leaves None and
+empty); after it ``reply.remaining`` says how many acknowledgements will come. ``put_all`` waits
+with its last entry only: backups are acknowledged in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from whimbrel.core.ids import Namespace
+from whimbrel.core.structures.map_store import MapStore
+from whimbrel.core.structures.record import (
+    HASH_BYTES,
+    NO_HASH,
+    RECORD_BYTES,
+    TIMING,
+    EntryView,
+    make_timing,
+    same_value,
+    split_key,
+)
+from whimbrel.errors import RetryableError, UsageError
+
+if TYPE_CHECKING:
+    from whimbrel.core.replication.dataplane import DataPlane
+    from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+
+SERVICE: Final = "map"
+ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Key and value of one entry together; larger ones would stall a member's other partitions."""
+SWEEP_PARTITIONS_MIN: Final = 16
+SWEEP_SHARE: Final = 10
+"""One sweep looks at a tenth of the partitions, so a round takes ten ticks."""
+
+SIZE_SWEEP_MAX: Final = 10_000
+"""Asking for a size removes at most this many expired entries of a partition first."""
+
+NO_LIMITS: Final = (0, 0)
+DEFAULT_SPAN: Final = -1
+"""A time to live or idle span that stands for the map's configured one; 0 stands for none."""
+
+ADDED: Final = 1
+REMOVED: Final = 2
+UPDATED: Final = 4
+EVICTED: Final = 8
+EXPIRED: Final = 16
+
+Event = tuple[str, int, bytes, bytes | None, bytes | None]
+"""(map, flag, key Data, value, old value). There is none for a partition's share of a clear or an
+evictAll: whoever gathers the shares tells listeners, once for the map."""
+
+
+class MapService:
+    """All maps of a member.
+
+    Attributes:
+        listened: Map name to anything true while somebody listens to it; kept by the serving layer.
+        events: What happened in maps that are listened to; the serving layer takes it out.
+        expired: Entries swept so far.
+    """
+
+    def __init__(self, plane: DataPlane) -> None:
+        self.plane = plane
+        self.listened: dict[str, int] = {}
+        self.events: list[Event] = []
+        self.expired = 0
+        self._ctx = plane.ctx
+        self._limits: dict[str, tuple[int, int]] = {}
+        self._sweep_at = 0
+        plane.register(SERVICE, MapStore, self._backup_counts)
+
+    def _backup_counts(self, name: str) -> tuple[int, int]:
+        settings = self._ctx.settings.map_settings(name)
+        return settings.backup_count, settings.async_backup_count
+
+    def _find_limits(self, name: str) -> tuple[int, int]:
+        """The configured (time to live, idle span) of a map in ms, remembered; 0 for none."""
+        settings = self._ctx.settings.map_settings(name)
+        limits = (settings.time_to_live_s * 1000, settings.max_idle_s * 1000)
+        self._limits[name] = limits
+        return limits
+
+    # -- reading one key ------------------------------------------------------------------
+
+    def get(self, partition: PartitionReplica, name: str, key: bytes) -> bytes | None:
+        """The value, or None."""
+        fragment = partition.maps.get(name)
+        if fragment is None:
+            return None
+        store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
+        return store.get(key[HASH_BYTES:], self._ctx.wall_ms)
+
+    def contains_key(self, partition: PartitionReplica, name: str, key: bytes) -> bool:
+        """Whether the key is there."""
+        store = self._store(partition, name)
+        return store is not None and store.contains(key[HASH_BYTES:], self._ctx.wall_ms)
+
+    def get_all(
+        self, partition: PartitionReplica, name: str, keys: Iterable[bytes]
+    ) -> list[tuple[bytes, bytes]]:
+        """(key, value) of those keys that are there."""
+        store = self._store(partition, name)
+        if store is None:
+            return []
+        now_ms = self._ctx.wall_ms
+        found = [(key, store.get(key[HASH_BYTES:], now_ms)) for key in keys]
+        return [(key, value) for key, value in found if value is not None]
+
+    def entry_view(self, partition: PartitionReplica, name: str, key: bytes) -> EntryView | None:
+        """Everything known about an entry, or None."""
+        store = self._store(partition, name)
+        return None if store is None else store.entry_view(key[HASH_BYTES:], self._ctx.wall_ms)
+
+    # -- changing one key -----------------------------------------------------------------
+
+    def put(
+        self,
+        partition: PartitionReplica,
+        name: str,
+        key: bytes,
+        value: bytes,
+        ttl_ms: int = DEFAULT_SPAN,
+        max_idle_ms: int = DEFAULT_SPAN,
+    ) -> bytes | None:
+        """Store a value; the former one or None.
+
+        Raises:
+            RetryableError: We are not the primary, or the partition is migrating.
+            OverloadedError: A backup cannot keep up.
+            UsageError: The entry is too large or the key is no serialized object.
+        """
+        old = self._write(partition, name, key, value, ttl_ms, max_idle_ms)
+        return None if old is None else old[RECORD_BYTES:]
+
+    def set(
+        self,
+        partition: PartitionReplica,
+        name: str,
+        key: bytes,
+        value: bytes,
+        ttl_ms: int = DEFAULT_SPAN,
+        max_idle_ms: int = DEFAULT_SPAN,
+    ) -> None:
+        """Store a value; as ``put``, without the former one."""
+        self._write(partition, name, key, value, ttl_ms, max_idle_ms)
+
+    def put_transient(
+        self,
+        partition: PartitionReplica,
+        name: str,
+        key: bytes,
+        value: bytes,
+        ttl_ms: int = DEFAULT_SPAN,
+        max_idle_ms: int = DEFAULT_SPAN,
+    ) -> None:
+        """Store a value; no map store is behind our maps, so this is ``set``."""
+        self._write(partition, name, key, value, ttl_ms, max_idle_ms)
+
+    def try_put(self, partition: PartitionReplica, name: str, key: bytes, value: bytes) -> bool:
+        """Store a value; always True, because nothing here makes a write wait for another."""
+        self._write(partition, name, key, value, DEFAULT_SPAN, DEFAULT_SPAN)
+        return True
+
+    def put_if_absent(
+        self,
+        partition: PartitionReplica,
+        name: str,
+        key: bytes,
+        value: bytes,
+        ttl_ms: int = DEFAULT_SPAN,
+        max_idle_ms: int = DEFAULT_SPAN,
+    ) -> bytes | None:
+        """Store a value unless there is one: that one is returned, None when stored."""
+        self._require_writable(partition)
+        present = self.get(partition, name, key)
+        if present is None:
+            self._write(partition, name, key, value, ttl_ms, max_idle_ms)
+        return present
+
+    def replace(
+        self, partition: PartitionReplica, name: str, key: bytes, value: bytes
+    ) -> bytes | None:
+        """Store a value only where there is one: the former one, None when nothing was there."""
+        self._require_writable(partition)
+        if self.get(partition, name, key) is None:
+            return None
+        return self.put(partition, name, key, value)
+
+    def replace_if_same(
+        self, partition: PartitionReplica, name: str, key: bytes, expected: bytes, value: bytes
+    ) -> bool:
+        """Store a value only where the present one equals ``expected``."""
+        self._require_writable(partition)
+        present = self.get(partition, name, key)
+        if present is None or not same_value(present, expected):
+            return False
+        self._write(partition, name, key, value, DEFAULT_SPAN, DEFAULT_SPAN)
+        return True
+
+    def remove(self, partition: PartitionReplica, name: str, key: bytes) -> bytes | None:
+        """Remove a key; its value or None."""
+        return self._remove(partition, name, key, REMOVED)
+
+    def delete(self, partition: PartitionReplica, name: str, key: bytes) -> bool:
+        """Remove a key; whether it was there."""
+        return self._remove(partition, name, key, REMOVED) is not None
+
+    def try_remove(self, partition: PartitionReplica, name: str, key: bytes) -> bool:
+        """Remove a key; whether it was there."""
+        return self._remove(partition, name, key, REMOVED) is not None
+
+    def remove_if_same(
+        self, partition: PartitionReplica, name: str, key: bytes, expected: bytes
+    ) -> bool:
+        """Remove a key only where its value equals ``expected``."""
+        self._require_writable(partition)
+        present = self.get(partition, name, key)
+        if present is None or not same_value(present, expected):
+            return False
+        self._remove(partition, name, key, REMOVED)
+        return True
+
+    def evict(self, partition: PartitionReplica, name: str, key: bytes) -> bool:
+        """Remove a key as an eviction; whether it was there."""
+        return self._remove(partition, name, key, EVICTED) is not None
+
+    def set_ttl(self, partition: PartitionReplica, name: str, key: bytes, ttl_ms: int) -> bool:
+        """Give an entry another time to live, counted from now; its idle limit stays.
+
+        Args:
+            partition: The key's partition.
+            name: The map.
+            key: The key.
+            ttl_ms: Milliseconds; 0 for ever, DEFAULT_SPAN for the map's configured one.
+
+        Returns:
+            Whether the key is there.
+        """
+        self._require_writable(partition)
+        fragment = partition.maps.get(name)
+        if fragment is None:
+            return False
+        store = cast("MapStore", fragment.store)
+        _, stored = split_key(key)
+        timing = store.timings.get(stored)
+        idle_ms = 0 if timing is None else TIMING.unpack(timing)[2]
+        if ttl_ms < 0:
+            ttl_ms = self._find_limits(name)[0]
+        operation = store.set_timing(stored, ttl_ms, idle_ms, self._ctx.wall_ms)
+        if operation is None:
+            return False
+        plane = self.plane
+        plane.replicate(partition, fragment, operation, plane.reply, plane.ack_to)
+        return True
+
+    def put_all(
+        self, partition: PartitionReplica, name: str, entries: Sequence[tuple[bytes, bytes]]
+    ) -> None:
+        """Store many entries of one partition; the reply waits for the last, hence for all."""
+        self._require_writable(partition)
+        plane = self.plane
+        reply, ack_to = plane.reply, plane.ack_to
+        plane.reply, plane.ack_to = None, b""
+        last = len(entries) - 1
+        for position, (key, value) in enumerate(entries):
+            if position == last:
+                plane.reply, plane.ack_to = reply, ack_to
+            self._write(partition, name, key, value, DEFAULT_SPAN, DEFAULT_SPAN)
+
+    # -- whole maps -----------------------------------------------------------------------
+
+    def size(self, partitions: Iterable[PartitionReplica], name: str) -> int:
+        """Entries in these partitions, expired ones not counted."""
+        return sum(self._size(partition, name) for partition in partitions)
+
+    def is_empty(self, partitions: Iterable[PartitionReplica], name: str) -> bool:
+        """Whether these partitions have no entry."""
+        return not any(self._size(partition, name) for partition in partitions)
+
+    def key_set(self, partitions: Iterable[PartitionReplica], name: str) -> list[bytes]:
+        """The keys in these partitions."""
+        return [key for key, _ in self._walk(partitions, name)]
+
+    def values(self, partitions: Iterable[PartitionReplica], name: str) -> list[bytes]:
+        """The values in these partitions."""
+        return [value for _, value in self._walk(partitions, name)]
+
+    def entries(
+        self, partitions: Iterable[PartitionReplica], name: str
+    ) -> list[tuple[bytes, bytes]]:
+        """The entries in these partitions."""
+        return list(self._walk(partitions, name))
+
+    def contains_value(
+        self, partitions: Iterable[PartitionReplica], name: str, value: bytes
+    ) -> bool:
+        """Whether some entry in these partitions has an equal value."""
+        wanted = value[HASH_BYTES:]
+        return any(found[HASH_BYTES:] == wanted for _, found in self._walk(partitions, name))
+
+    def clear(self, partition: PartitionReplica, name: str) -> int:
+        """Remove everything in a partition; how many entries that were."""
+        self._require_writable(partition)
+        fragment = partition.maps.get(name)
+        if fragment is None or not len(fragment.store):
+            return 0
+        store = cast("MapStore", fragment.store)
+        count = store.size(self._ctx.wall_ms)
+        plane = self.plane
+        plane.replicate(partition, fragment, store.clear(), plane.reply, plane.ack_to)
+        return count
+
+    def evict_all(self, partition: PartitionReplica, name: str) -> int:
+        """Evict everything in a partition; how many entries that were."""
+        return self.clear(partition, name)
+
+    def flush(self, name: str) -> None:
+        """Write behind: there is no map store behind our maps, so nothing is ever unwritten."""
+
+    def fetch_keys(
+        self, partition: PartitionReplica, name: str, cursor: int, count: int
+    ) -> tuple[int, list[bytes]]:
+        """The next keys of a walk; see ``MapStore.scan`` for cursors (0 begins, -1 ends)."""
+        following, found = self.fetch_entries(partition, name, cursor, count)
+        return following, [key for key, _ in found]
+
+    def fetch_entries(
+        self, partition: PartitionReplica, name: str, cursor: int, count: int
+    ) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """The next entries of a walk; see ``MapStore.scan``."""
+        store = self._store(partition, name)
+        if store is None:
+            return -1, []
+        return store.scan(cursor, max(1, count), self._ctx.wall_ms)
+
+    def memory(self, partitions: Iterable[PartitionReplica], name: str) -> tuple[int, int]:
+        """(entries held, bytes of keys and values) in these partitions."""
+        entries = size = 0
+        for store in self._stores(partitions, name):
+            entries += len(store)
+            size += store.bytes_used
+        return entries, size
+
+    def destroy(self, name: str) -> None:
+        """Forget a map and all its data on this member."""
+        self.plane.destroy(Namespace(f"{SERVICE}/{name}"))
+        self._limits.pop(name, None)
+
+    # -- expiry ---------------------------------------------------------------------------
+
+    def sweep(self, wall_ms: int, budget: int) -> int:
+        """Remove expired entries of partitions that we are the writable primary of.
+
+        One call looks at a share of the partitions and goes on with the next at the next call.
+
+        Args:
+            wall_ms: Wall clock.
+            budget: Entries to remove at most.
+
+        Returns:
+            How many were removed; each is told to listeners and backups once.
+        """
+        partitions = self.plane.partitions
+        count = len(partitions)
+        removed = 0
+        for _ in range(min(count, max(SWEEP_PARTITIONS_MIN, -(-count // SWEEP_SHARE)))):
+            if removed >= budget:
+                break
+            partition = partitions[self._sweep_at]
+            self._sweep_at = (self._sweep_at + 1) % count
+            for fragment in partition.maps.values():
+                store = cast("MapStore", fragment.store)
+                store.forget_idle_scan(wall_ms)
+                if not partition.writable or not store.timings:
+                    continue
+                removed += self._sweep_fragment(partition, fragment, wall_ms, budget - removed)
+        return removed
+
+    def _sweep_fragment(
+        self, partition: PartitionReplica, fragment: Fragment, wall_ms: int, limit: int
+    ) -> int:
+        store = cast("MapStore", fragment.store)
+        gone = store.sweep_expired(wall_ms, limit)
+        for key, value, operation in gone:
+            self._expire(partition, fragment, key, value, operation)
+        return len(gone)
+
+    def _size(self, partition: PartitionReplica, name: str) -> int:
+        """Entries that are not expired: sweeping first is cheaper than looking at each entry."""
+        fragment = partition.maps.get(name)
+        if fragment is None:
+            return 0
+        store = cast("MapStore", fragment.store)
+        now_ms = self._ctx.wall_ms
+        if store.timings and partition.writable:
+            limit = SIZE_SWEEP_MAX
+            if self._sweep_fragment(partition, fragment, now_ms, limit) < limit:
+                return len(store)
+        return store.size(now_ms)
+
+    def _reap(self, partition: PartitionReplica, fragment: Fragment, stored: bytes) -> None:
+        """Before a change: make an expired entry disappear for good."""
+        store = cast("MapStore", fragment.store)
+        if store.is_expired(stored, self._ctx.wall_ms):
+            key = store.key_data(stored)
+            record, operation = store.remove(stored)
+            if record is not None:
+                value = record[RECORD_BYTES:]
+                self._expire(partition, fragment, key, value, operation)
+
+    def _expire(
+        self,
+        partition: PartitionReplica,
+        fragment: Fragment,
+        key: bytes,
+        value: bytes,
+        operation: bytes,
+    ) -> None:
+        self.plane.replicate(partition, fragment, operation)
+        self.expired += 1
+        if self.listened.get(fragment.name):
+            self.events.append((fragment.name, EXPIRED, key, None, value))
+
+    # -- inside ---------------------------------------------------------------------------
+
+    def _store(self, partition: PartitionReplica, name: str) -> MapStore | None:
+        fragment = partition.maps.get(name)
+        return None if fragment is None else cast("MapStore", fragment.store)
+
+    def _stores(self, partitions: Iterable[PartitionReplica], name: str) -> Iterator[MapStore]:
+        for partition in partitions:
+            fragment = partition.maps.get(name)
+            if fragment is not None:
+                yield cast("MapStore", fragment.store)
+
+    def _walk(
+        self, partitions: Iterable[PartitionReplica], name: str
+    ) -> Iterator[tuple[bytes, bytes]]:
+        now_ms = self._ctx.wall_ms
+        for store in self._stores(partitions, name):
+            yield from store.entries(now_ms)
+
+    def _require_writable(self, partition: PartitionReplica) -> None:
+        if not partition.writable:
+            reason = "is migrating" if partition.is_primary else "has its primary elsewhere"
+            raise RetryableError(f"partition {partition.pid} {reason}")
+        if self.plane.congested:
+            self.plane.admit_write(partition)
+
+    def _open(self, partition: PartitionReplica, name: str) -> Fragment:
+        """The fragment to write to, after all reasons to refuse were looked at."""
+        self._require_writable(partition)
+        return self.plane.fragment(partition, Namespace(f"{SERVICE}/{name}"))
+
+    def _write(
+        self,
+        partition: PartitionReplica,
+        name: str,
+        key: bytes,
+        value: bytes,
+        ttl_ms: int,
+        max_idle_ms: int,
+    ) -> bytes | None:
+        """Store, replicate and tell; the former record or None. The path of every put."""
+        plane = self.plane
+        if len(key) + len(value) > ENTRY_BYTES_MAX:
+            raise UsageError(f"an entry of {len(key) + len(value)} bytes is too large")
+        fragment = partition.maps.get(name)
+        if fragment is None or not partition.writable or plane.congested:
+            fragment = self._open(partition, name)
+        store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
+        now_ms = self._ctx.wall_ms
+        key_hash = b""
+        if len(key) < 8 or not key.startswith(NO_HASH):
+            key_hash, stored = split_key(key)
+        else:
+            stored = key[HASH_BYTES:]
+        timing = b""
+        limits = self._limits.get(name) or self._find_limits(name)
+        if ttl_ms > 0 or max_idle_ms > 0 or limits != NO_LIMITS:
+            timing = make_timing(
+                limits[0] if ttl_ms < 0 else ttl_ms,
+                limits[1] if max_idle_ms < 0 else max_idle_ms,
+                now_ms,
+            )
+        if store.timings:
+            self._reap(partition, fragment, stored)
+        old, operation = store.put(stored, value, now_ms, timing, key_hash)
+        plane.replicate(partition, fragment, operation, plane.reply, plane.ack_to)
+        if self.listened and self.listened.get(name):
+            flag = ADDED if old is None else UPDATED
+            former = None if old is None else old[RECORD_BYTES:]
+            self.events.append((name, flag, store.key_data(stored), value, former))
+        return old
+
+    def _remove(
+        self, partition: PartitionReplica, name: str, key: bytes, flag: int
+    ) -> bytes | None:
+        self._require_writable(partition)
+        fragment = partition.maps.get(name)
+        if fragment is None:
+            return None
+        store = cast("MapStore", fragment.store)
+        stored = key[HASH_BYTES:]
+        if store.timings:
+            self._reap(partition, fragment, stored)
+        data = store.key_data(stored) if self.listened else key
+        record, operation = store.remove(stored)
+        if record is None:
+            return None
+        plane = self.plane
+        plane.replicate(partition, fragment, operation, plane.reply, plane.ack_to)
+        value = record[RECORD_BYTES:]
+        if self.listened and self.listened.get(name):
+            self.events.append((name, flag, data, None, value))
+        return value

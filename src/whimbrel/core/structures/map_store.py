@@ -1,0 +1,500 @@
+"""The entries of one map in one partition, and nothing else.
+
+Knows keys, packed records, expiry and the bytes of backup operations and chunks. Knows nothing of
+replicas, versions, members or listeners. Time is given by the caller in wall clock milliseconds.
+
+A key is a Data without its first four bytes: those are the partition hash, which equality does not
+look at. A hash other than 0 is kept beside, so that a key is handed out as it came in. Timings are
+kept beside too, for entries that can expire only: the ordinary entry is one dictionary slot.
+
+Every change returns the backup operation that repeats it: a piece of state ("this record under that
+key"), so that applying one twice, or late in its own order, does no harm.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from zlib import crc32
+
+from whimbrel.core.structures.record import (
+    CHUNK_ENTRY,
+    CHUNK_HASH,
+    CHUNK_LENGTH_MASK,
+    CHUNK_TIMING,
+    CLEAR,
+    HASH_BYTES,
+    KIND_MASK,
+    NEVER_MS,
+    NO_HASH,
+    OPERATION,
+    OPERATION_BYTES,
+    PUT,
+    RECORD,
+    RECORD_BYTES,
+    REMOVE,
+    TIMING,
+    TIMING_BYTES,
+    WITH_HASH,
+    WITH_TIMING,
+    EntryView,
+    deadline_of,
+    make_timing,
+)
+from whimbrel.errors import ProtocolError, SerializationError
+
+SCAN_END = -1
+"""The cursor after the last chunk."""
+SCAN_IDLE_MS = 60_000
+"""The order of an abandoned scan is forgotten after this time; a later call makes it again."""
+HEAP_SLACK = 64
+"""The expiry heap is rebuilt when it has this many more than twice the entries that can expire."""
+
+_pack_record = RECORD.pack
+_unpack_record = RECORD.unpack_from
+_pack_operation = OPERATION.pack
+_unpack_operation = OPERATION.unpack_from
+_CLEAR_OPERATION = OPERATION.pack(CLEAR, 0)
+
+
+class MapStore:
+    """A dictionary of packed records with expiry, scans, chunks and byte accounting.
+
+    Attributes:
+        records: Stored key to packed record. Read-only for everybody else.
+        timings: Stored key to packed timing, for entries that can expire.
+        bytes_used: Bytes of stored keys and of values, headers of records excluded.
+    """
+
+    __slots__ = (
+        "_changes",
+        "_hashes",
+        "_heap",
+        "_scan_at_ms",
+        "_scan_changes",
+        "_scan_hashes",
+        "_scan_keys",
+        "bytes_used",
+        "records",
+        "timings",
+    )
+
+    def __init__(self) -> None:
+        self.records: dict[bytes, bytes] = {}
+        self.timings: dict[bytes, bytes] = {}
+        self.bytes_used = 0
+        self._hashes: dict[bytes, bytes] = {}
+        self._heap: list[bytes] | None = None
+        self._changes = 0
+        self._scan_keys: list[bytes] = []
+        self._scan_hashes = array("I")
+        self._scan_changes = -1
+        self._scan_at_ms = 0
+
+    def __len__(self) -> int:
+        """Entries held, expired ones that were not swept yet included."""
+        return len(self.records)
+
+    # -- reading --------------------------------------------------------------------------
+
+    def get(self, key: bytes, now_ms: int) -> bytes | None:
+        """The value of a stored key, or None; counts as an access for the idle limit."""
+        record = self.records.get(key)
+        if record is None:
+            return None
+        if self.timings and key in self.timings and not self._touch(key, now_ms):
+            return None
+        return record[RECORD_BYTES:]
+
+    def contains(self, key: bytes, now_ms: int) -> bool:
+        """Whether the key is there; counts as an access, as reading does."""
+        if key not in self.records:
+            return False
+        return key not in self.timings or self._touch(key, now_ms)
+
+    def is_expired(self, key: bytes, now_ms: int) -> bool:
+        """Whether the key is there but past its time."""
+        timing = self.timings.get(key)
+        return timing is not None and deadline_of(timing) <= now_ms
+
+    def size(self, now_ms: int) -> int:
+        """Entries that are not expired. O(entries that can expire)."""
+        expired = 0
+        for timing in self.timings.values():
+            if deadline_of(timing) <= now_ms:
+                expired += 1
+        return len(self.records) - expired
+
+    def entries(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        """Key Data and value of each entry that is not expired; no change may come between."""
+        timings = self.timings
+        for key, record in self.records.items():
+            if timings and key in timings and deadline_of(timings[key]) <= now_ms:
+                continue
+            yield self.key_data(key), record[RECORD_BYTES:]
+
+    def key_data(self, key: bytes) -> bytes:
+        """The whole Data of a stored key, with the partition hash it came with."""
+        return (self._hashes.get(key, NO_HASH) if self._hashes else NO_HASH) + key
+
+    def entry_view(self, key: bytes, now_ms: int) -> EntryView | None:
+        """Everything known about an entry, None when it is not there or expired."""
+        record = self.records.get(key)
+        if record is None or self.is_expired(key, now_ms):
+            return None
+        created_ms, updated_ms, version = _unpack_record(record)
+        ttl_ms = idle_ms = access_ms = 0
+        expires_ms = NEVER_MS
+        timing = self.timings.get(key)
+        if timing is not None:
+            ttl_ms, _, idle_ms, access_ms = TIMING.unpack(timing)
+            expires_ms = deadline_of(timing)
+        return EntryView(
+            key=self.key_data(key),
+            value=record[RECORD_BYTES:],
+            cost=len(key) + len(record),
+            created_ms=created_ms,
+            updated_ms=updated_ms,
+            expires_ms=expires_ms,
+            last_access_ms=access_ms,
+            hits=0,
+            version=version,
+            ttl_ms=ttl_ms,
+            max_idle_ms=idle_ms,
+        )
+
+    def _touch(self, key: bytes, now_ms: int) -> bool:
+        """Note an access to an entry that can expire; False when it is expired."""
+        timing = self.timings[key]
+        ttl_ms, end_ms, idle_ms, access_ms = TIMING.unpack(timing)
+        if end_ms <= now_ms or (idle_ms and access_ms + idle_ms <= now_ms):
+            return False
+        if idle_ms and now_ms > access_ms:
+            # A later moment than the one in the heap: the sweep finds that out by itself.
+            self.timings[key] = TIMING.pack(ttl_ms, end_ms, idle_ms, now_ms)
+        return True
+
+    # -- changing: each returns the backup operation ---------------------------------------
+
+    def put(
+        self, key: bytes, value: bytes, now_ms: int, timing: bytes = b"", key_hash: bytes = b""
+    ) -> tuple[bytes | None, bytes]:
+        """Store a value; limits of an earlier value do not live on.
+
+        The caller has removed an expired entry before (see ``is_expired``).
+
+        Args:
+            key: Stored key.
+            value: The value's Data.
+            now_ms: Wall clock.
+            timing: From ``make_timing``; empty for an entry that does not expire.
+            key_hash: The key's partition hash when it is not 0.
+
+        Returns:
+            The former record or None, and the backup operation.
+        """
+        old = self.records.get(key)
+        if old is None:
+            record = _pack_record(now_ms, now_ms, 0) + value
+            self.bytes_used += len(key) + len(value)
+            self._changes += 1
+        else:
+            created_ms, _, version = _unpack_record(old)
+            record = _pack_record(created_ms, now_ms, (version + 1) & 0xFFFFFFFF) + value
+            self.bytes_used += len(record) - len(old)
+        self.records[key] = record
+        if timing or key_hash or self.timings:
+            self._set_beside(key, timing, key_hash)
+            return old, self._put_operation(key, record)
+        return old, b"".join((_pack_operation(PUT, len(key)), key, record))
+
+    def set_timing(self, key: bytes, ttl_ms: int, max_idle_ms: int, now_ms: int) -> bytes | None:
+        """Give an entry other limits, counted from now; None when the key is not there."""
+        record = self.records.get(key)
+        if record is None or self.is_expired(key, now_ms):
+            return None
+        self._set_beside(key, make_timing(ttl_ms, max_idle_ms, now_ms), b"")
+        return self._put_operation(key, record)
+
+    def remove(self, key: bytes) -> tuple[bytes | None, bytes]:
+        """Remove a key: its record or None, and the backup operation."""
+        old = self.records.pop(key, None)
+        if old is not None:
+            self.bytes_used -= len(key) + len(old) - RECORD_BYTES
+            self._changes += 1
+            if self.timings:
+                self.timings.pop(key, None)
+            if self._hashes:
+                self._hashes.pop(key, None)
+        return old, _pack_operation(REMOVE, len(key)) + key
+
+    def clear(self) -> bytes:
+        """Remove everything; the backup operation."""
+        self.records.clear()
+        self.timings.clear()
+        self._hashes.clear()
+        self.bytes_used = 0
+        self._heap = None
+        self._changes += 1
+        self._forget_scan()
+        return _CLEAR_OPERATION
+
+    def _set_beside(self, key: bytes, timing: bytes, key_hash: bytes) -> None:
+        """Keep what the ordinary entry does not have; an empty timing takes the limits away."""
+        if key_hash:
+            self._hashes[key] = key_hash
+        if not timing:
+            self.timings.pop(key, None)
+            return
+        former = self.timings.get(key)
+        self.timings[key] = timing
+        heap = self._heap
+        if heap is None:
+            return
+        deadline = deadline_of(timing)
+        # A heap item with an earlier moment is put back by the sweep, so only an earlier one
+        # than the known must be added.
+        if former is None or deadline < deadline_of(former):
+            heapq.heappush(heap, deadline.to_bytes(8, "big") + key)
+            if len(heap) > 2 * len(self.timings) + HEAP_SLACK:
+                self._heap = None
+
+    def _put_operation(self, key: bytes, record: bytes) -> bytes:
+        """The backup operation that stores this record with all that is kept beside it."""
+        timing = self.timings.get(key, b"")
+        key_hash = self._hashes.get(key, b"")
+        kind = PUT | (WITH_TIMING if timing else 0) | (WITH_HASH if key_hash else 0)
+        return b"".join((_pack_operation(kind, len(key)), timing, key_hash, key, record))
+
+    # -- repeating a change ----------------------------------------------------------------
+
+    def apply(self, buffer: bytes, start: int, end: int) -> None:
+        """Apply the backup operation in ``buffer[start:end]``; applying it twice is harmless.
+
+        Raises:
+            ProtocolError: The bytes are no such operation; nothing is changed.
+        """
+        kind, key_length = _unpack_operation(buffer, start)
+        start += OPERATION_BYTES
+        timing = key_hash = b""
+        if kind > KIND_MASK:
+            if kind & WITH_TIMING:
+                timing = buffer[start : start + TIMING_BYTES]
+                start += TIMING_BYTES
+            if kind & WITH_HASH:
+                key_hash = buffer[start : start + HASH_BYTES]
+                start += HASH_BYTES
+            kind &= KIND_MASK
+        split = start + key_length
+        if kind == PUT:
+            if split + RECORD_BYTES > end:
+                raise ProtocolError("a backup operation ends within its record")
+            self._store(buffer[start:split], buffer[split:end], timing, key_hash)
+        elif split > end:
+            raise ProtocolError("a backup operation ends within its key")
+        elif kind == REMOVE:
+            self.remove(buffer[start:split])
+        elif kind == CLEAR:
+            self.clear()
+        else:
+            raise ProtocolError(f"a map has no backup operation of kind {kind}")
+
+    def _store(self, key: bytes, record: bytes, timing: bytes, key_hash: bytes) -> None:
+        """Put a whole record in place."""
+        old = self.records.get(key)
+        if old is None:
+            self.bytes_used += len(key) + len(record) - RECORD_BYTES
+            self._changes += 1
+        else:
+            self.bytes_used += len(record) - len(old)
+        self.records[key] = record
+        if timing or key_hash or self.timings:
+            self._set_beside(key, timing, key_hash)
+
+    # -- expiry ----------------------------------------------------------------------------
+
+    def sweep_expired(self, now_ms: int, limit: int) -> list[tuple[bytes, bytes, bytes]]:
+        """Remove entries whose time is over, earliest first.
+
+        The heap is made at the first call, so a backup, which never sweeps, has none.
+
+        Returns:
+            At most ``limit`` triples (key Data, value, backup operation).
+        """
+        if not self.timings:
+            self._heap = None
+            return []
+        heap = self._heap
+        if heap is None:
+            heap = self._heap = [
+                deadline_of(timing).to_bytes(8, "big") + key for key, timing in self.timings.items()
+            ]
+            heapq.heapify(heap)
+        gone: list[tuple[bytes, bytes, bytes]] = []
+        later = (now_ms + 1).to_bytes(8, "big")
+        while heap and heap[0] < later and len(gone) < limit:
+            item = heapq.heappop(heap)
+            key = item[8:]
+            timing = self.timings.get(key)
+            if timing is None:
+                continue
+            deadline = deadline_of(timing)
+            if deadline > now_ms:
+                if deadline < NEVER_MS:
+                    heapq.heappush(heap, deadline.to_bytes(8, "big") + key)
+                continue
+            data = self.key_data(key)
+            record, operation = self.remove(key)
+            if record is not None:
+                gone.append((data, record[RECORD_BYTES:], operation))
+        return gone
+
+    def stop_sweeping(self) -> None:
+        """Forget the heap: this store is a backup's from now on."""
+        self._heap = None
+
+    def restart_idleness(self, now_ms: int) -> None:
+        """Count idleness from now: a backup has not seen the reads at its primary.
+
+        Called at a promotion. An entry may live longer than its limit, never shorter.
+        """
+        for key, timing in list(self.timings.items()):
+            ttl_ms, end_ms, idle_ms, access_ms = TIMING.unpack(timing)
+            if idle_ms and access_ms < now_ms:
+                self.timings[key] = TIMING.pack(ttl_ms, end_ms, idle_ms, now_ms)
+
+    # -- scanning ----------------------------------------------------------------------------
+
+    def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """The next entries of a walk over all of them.
+
+        The walk goes along a 31-bit hash of the keys, so a cursor needs no memory here and means
+        the same at every replica: it may go on at another member. An entry that is there from the
+        first call to the last is returned exactly once; one that comes or goes meanwhile, at most
+        once. Keys of equal hash stay together, so a chunk may be a little longer than asked.
+
+        The order is computed at a first call (cursor 0) and reused until keys have come or gone.
+
+        Args:
+            cursor: 0 to begin, then what the last call returned.
+            count: Entries wanted, at least 1.
+            now_ms: Wall clock; expired entries are left out.
+
+        Returns:
+            The next cursor, SCAN_END after the last chunk, and pairs (key Data, value).
+        """
+        if cursor < 0:
+            return SCAN_END, []
+        if not self._scan_keys or (cursor == 0 and self._scan_changes != self._changes):
+            self._order_scan()
+        self._scan_at_ms = now_ms
+        keys, hashes = self._scan_keys, self._scan_hashes
+        records, timings = self.records, self.timings
+        position = bisect_left(hashes, cursor)
+        found: list[tuple[bytes, bytes]] = []
+        total = len(keys)
+        while position < total:
+            here = hashes[position]
+            if len(found) >= count and here != hashes[position - 1]:
+                return here, found
+            key = keys[position]
+            record = records.get(key)
+            position += 1
+            if record is None or (timings and self.is_expired(key, now_ms)):
+                continue
+            found.append((self.key_data(key), record[RECORD_BYTES:]))
+        self._forget_scan()
+        return SCAN_END, found
+
+    def forget_idle_scan(self, now_ms: int) -> None:
+        """Free the order of a scan that nobody went on with."""
+        if self._scan_keys and now_ms - self._scan_at_ms > SCAN_IDLE_MS:
+            self._forget_scan()
+
+    def _order_scan(self) -> None:
+        """Sort the keys by hash; O(n log n), once for a scan."""
+        self._scan_keys = sorted(self.records, key=crc32)
+        self._scan_hashes = array("I", [crc32(key) >> 1 for key in self._scan_keys])
+        self._scan_changes = self._changes
+
+    def _forget_scan(self) -> None:
+        self._scan_keys = []
+        self._scan_hashes = array("I")
+        self._scan_changes = -1
+
+    # -- chunks ------------------------------------------------------------------------------
+
+    def keys_now(self) -> list[bytes]:
+        """The stored keys of this moment, for ``export_chunk``."""
+        return list(self.records)
+
+    def export_chunk(self, keys: list[bytes], position: int, bytes_max: int) -> tuple[bytes, int]:
+        """Whole entries, from ``keys[position]`` on, as they are now; removed keys are skipped.
+
+        Args:
+            keys: From ``keys_now``; must not change between calls.
+            position: Where to begin.
+            bytes_max: The chunk ends with the entry that reaches this size, so one large entry is
+                a chunk of its own.
+
+        Returns:
+            The chunk and the position of the next one, ``len(keys)`` at the end.
+        """
+        records, timings, hashes = self.records, self.timings, self._hashes
+        pack = CHUNK_ENTRY.pack
+        pieces: list[bytes] = []
+        add = pieces.append
+        size = 0
+        total = len(keys)
+        while position < total and size < bytes_max:
+            key = keys[position]
+            position += 1
+            record = records.get(key)
+            if record is None:
+                continue
+            length = len(key)
+            beside = b""
+            if timings or hashes:
+                timing, key_hash = timings.get(key, b""), hashes.get(key, b"")
+                beside = timing + key_hash
+                length |= (CHUNK_TIMING if timing else 0) | (CHUNK_HASH if key_hash else 0)
+            add(pack(length, len(record)))
+            if beside:
+                add(beside)
+            add(key)
+            add(record)
+            size += len(key) + len(record) + len(beside) + 8
+        return b"".join(pieces), position
+
+    def ingest_chunk(self, data: bytes) -> int:
+        """Take in a chunk; returns the number of entries.
+
+        Raises:
+            SerializationError: The chunk is damaged; entries before the damage are stored.
+        """
+        unpack = CHUNK_ENTRY.unpack_from
+        position, end, count = 0, len(data), 0
+        try:
+            while position < end:
+                head, record_length = unpack(data, position)
+                position += 8
+                timing = key_hash = b""
+                if head & CHUNK_TIMING:
+                    timing = data[position : position + TIMING_BYTES]
+                    position += TIMING_BYTES
+                if head & CHUNK_HASH:
+                    key_hash = data[position : position + HASH_BYTES]
+                    position += HASH_BYTES
+                split = position + (head & CHUNK_LENGTH_MASK)
+                stop = split + record_length
+                if stop > end or record_length < RECORD_BYTES:
+                    raise SerializationError("a map chunk ends within an entry")
+                self._store(data[position:split], data[split:stop], timing, key_hash)
+                position = stop
+                count += 1
+        except struct.error as error:
+            raise SerializationError("a map chunk ends within an entry's lengths") from error
+        return count

@@ -1,0 +1,110 @@
+"""How one map entry is laid out in bytes, alone and inside backup operations and chunks.
+
+Knows layouts and the clockless arithmetic of expiry; knows nothing of dictionaries, partitions
+or clients. An entry is one ``bytes`` object, never an object of ours: a collector that has to walk
+an object per entry pauses a full member for most of a second.
+
+Record: created (ms, i64), updated (ms, i64), version (u32), then the value's Data.
+Timing, only for entries that can expire: time to live (ms), its end (wall ms), longest idle span
+(ms), last access (wall ms); a span of 0 and an end of NEVER_MS mean that this limit is off.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from whimbrel.errors import UsageError
+
+RECORD: Final = struct.Struct("<qqI")
+RECORD_BYTES: Final = RECORD.size
+TIMING: Final = struct.Struct("<qqqq")
+TIMING_BYTES: Final = TIMING.size
+
+DATA_HEADER_BYTES: Final = 8
+"""A Data begins with a 4-byte partition hash and a 4-byte type id (facts 1.1)."""
+HASH_BYTES: Final = 4
+NO_HASH: Final = b"\0\0\0\0"
+
+NEVER_MS: Final = (1 << 63) - 1
+"""The moment of expiry of an entry that does not expire."""
+SPAN_MS_MAX: Final = 1 << 53
+"""Longer spans count as no limit; keeps sums within 64 bits."""
+
+OPERATION: Final = struct.Struct("<BI")
+"""Start of a map's backup operation: kind with flags, length of the key."""
+OPERATION_BYTES: Final = OPERATION.size
+PUT: Final = 1
+REMOVE: Final = 2
+CLEAR: Final = 3
+WITH_TIMING: Final = 0x10
+WITH_HASH: Final = 0x20
+KIND_MASK: Final = 0x0F
+
+CHUNK_ENTRY: Final = struct.Struct("<II")
+"""Start of an entry in a chunk: length of the key with flags, length of the record."""
+CHUNK_TIMING: Final = 1 << 31
+CHUNK_HASH: Final = 1 << 30
+CHUNK_LENGTH_MASK: Final = CHUNK_HASH - 1
+
+
+class EntryView(msgspec.Struct, frozen=True):
+    """What ``Map.getEntryView`` tells about an entry; times are wall clock milliseconds.
+
+    ``hits`` is 0 for every entry and ``last_access_ms`` is known only for entries with a limit
+    on idleness: counting accesses would cost a second dictionary entry for each one.
+    """
+
+    key: bytes
+    value: bytes
+    cost: int
+    created_ms: int
+    updated_ms: int
+    expires_ms: int
+    last_access_ms: int
+    hits: int
+    version: int
+    ttl_ms: int
+    max_idle_ms: int
+
+
+def split_key(data: bytes) -> tuple[bytes, bytes]:
+    """Part a key's Data into (partition hash or empty, the rest by which keys are equal).
+
+    Raises:
+        UsageError: It is shorter than a Data can be.
+    """
+    if len(data) < DATA_HEADER_BYTES:
+        raise UsageError(f"a key of {len(data)} bytes is no serialized object")
+    head = data[:HASH_BYTES]
+    return (b"" if head == NO_HASH else head), data[HASH_BYTES:]
+
+
+def make_timing(ttl_ms: int, max_idle_ms: int, now_ms: int) -> bytes:
+    """The timing of an entry written now; empty when neither limit is set.
+
+    Args:
+        ttl_ms: Time to live, 0 or less for none.
+        max_idle_ms: Longest span without access, 0 or less for none.
+        now_ms: Wall clock.
+    """
+    ttl = ttl_ms if 0 < ttl_ms < SPAN_MS_MAX else 0
+    idle = max_idle_ms if 0 < max_idle_ms < SPAN_MS_MAX else 0
+    if not ttl and not idle:
+        return b""
+    return TIMING.pack(ttl, now_ms + ttl if ttl else NEVER_MS, idle, now_ms)
+
+
+def deadline_of(timing: bytes) -> int:
+    """The wall clock millisecond at which an entry with this timing is gone."""
+    _, end_ms, idle_ms, access_ms = TIMING.unpack(timing)
+    if idle_ms:
+        return int(min(end_ms, access_ms + idle_ms))
+    return int(end_ms)
+
+
+def same_value(one: bytes, other: bytes) -> bool:
+    """Whether two values are equal: their type and payload are; the partition hash is not asked."""
+    return one[HASH_BYTES:] == other[HASH_BYTES:]

@@ -1,0 +1,261 @@
+"""Goal: one map's entries in one partition are kept, expired, walked, copied and counted right."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from whimbrel.core.structures.map_store import SCAN_END, SCAN_IDLE_MS, MapStore
+from whimbrel.core.structures.record import (
+    NEVER_MS,
+    RECORD_BYTES,
+    make_timing,
+    same_value,
+    split_key,
+)
+from whimbrel.errors import ProtocolError, SerializationError, UsageError
+
+
+def key(number: int) -> bytes:
+    """A stored key: type id and payload."""
+    return b"\xff\xff\xff\xf8" + number.to_bytes(8, "big")
+
+
+def value(number: int) -> bytes:
+    return bytes(8) + b"value %d" % number
+
+
+def filled(count: int) -> MapStore:
+    store = MapStore()
+    for number in range(count):
+        store.put(key(number), value(number), 1_000)
+    return store
+
+
+def walk(store: MapStore, count: int, now_ms: int = 1_000) -> list[bytes]:
+    """The keys of a whole scan."""
+    cursor = 0
+    keys: list[bytes] = []
+    while cursor != SCAN_END:
+        cursor, found = store.scan(cursor, count, now_ms)
+        keys.extend(data for data, _ in found)
+    return keys
+
+
+def test_put_get_remove() -> None:
+    """The former record comes back; accounting follows; the version counts updates."""
+    store = MapStore()
+    assert store.put(key(1), value(1), 10)[0] is None
+    old, _ = store.put(key(1), value(22), 20)
+    assert old is not None and old[RECORD_BYTES:] == value(1)
+    assert store.get(key(1), 20) == value(22) and store.contains(key(1), 20)
+    assert store.get(key(2), 20) is None and not store.contains(key(2), 20)
+    view = store.entry_view(key(1), 20)
+    assert view is not None
+    assert (view.created_ms, view.updated_ms, view.version) == (10, 20, 1)
+    assert (view.expires_ms, view.ttl_ms, view.max_idle_ms) == (NEVER_MS, 0, 0)
+    assert view.key == bytes(4) + key(1) and view.value == value(22)
+    assert store.bytes_used == len(key(1)) + len(value(22))
+    assert store.remove(key(1))[0] is not None and store.remove(key(1))[0] is None
+    assert store.bytes_used == 0 and len(store) == 0 and store.entry_view(key(1), 20) is None
+
+
+def test_a_partition_hash_is_remembered_but_not_compared() -> None:
+    """Facts 1.1: keys are equal without their first four bytes; they come back as they came."""
+    head, stored = split_key(b"\x00\x00\x00\x07" + key(1))
+    assert (head, stored) == (b"\x00\x00\x00\x07", key(1))
+    assert split_key(bytes(4) + key(1)) == (b"", key(1))
+    store = MapStore()
+    _, operation = store.put(stored, value(1), 0, b"", head)
+    assert store.key_data(stored) == head + key(1)
+    twin = MapStore()
+    twin.apply(operation, 0, len(operation))
+    assert list(twin.entries(0)) == [(head + key(1), value(1))]
+    with pytest.raises(UsageError):
+        split_key(b"short")
+    assert same_value(b"\0\0\0\1" + b"same", b"\0\0\0\2" + b"same")
+
+
+def test_time_to_live_counts_from_the_write() -> None:
+    """An entry is invisible from the very millisecond on, is swept once, and can come back."""
+    store = MapStore()
+    store.put(key(1), value(1), 1_000, make_timing(500, 0, 1_000))
+    assert store.get(key(1), 1_499) == value(1) and store.size(1_499) == 1
+    assert store.get(key(1), 1_500) is None and store.size(1_500) == 0
+    assert not store.contains(key(1), 1_500) and store.is_expired(key(1), 1_500)
+    assert list(store.entries(1_500)) == [] and walk(store, 5, 1_500) == []
+    assert store.entry_view(key(1), 1_500) is None
+    assert store.sweep_expired(1_499, 10) == []
+    ((data, gone, _),) = store.sweep_expired(1_500, 10)
+    assert (data, gone) == (bytes(4) + key(1), value(1))
+    assert store.sweep_expired(9_999, 10) == [] and len(store) == 0
+
+
+def test_reading_keeps_an_idle_entry_alive() -> None:
+    """The idle span counts from the last read; the earlier of both limits wins."""
+    store = MapStore()
+    store.put(key(1), value(1), 0, make_timing(0, 100, 0))
+    store.put(key(2), value(2), 0, make_timing(250, 100, 0))
+    assert store.sweep_expired(10, 9) == []
+    for now in range(50, 250, 50):
+        assert store.get(key(1), now) and store.contains(key(2), now)
+        assert store.sweep_expired(now, 9) == []
+    assert [v for _, v, _ in store.sweep_expired(250, 9)] == [value(2)]
+    assert store.get(key(1), 299) == value(1)
+    assert [v for _, v, _ in store.sweep_expired(399, 9)] == [value(1)]
+
+
+def test_a_later_write_lifts_or_changes_the_limits() -> None:
+    """A plain write takes the limits away; set_timing counts from now; a shorter one is noticed."""
+    store = MapStore()
+    store.put(key(1), value(1), 0, make_timing(100, 0, 0))
+    store.put(key(2), value(2), 0, make_timing(100, 0, 0))
+    store.put(key(3), value(3), 0, make_timing(10_000, 0, 0))
+    assert store.sweep_expired(1, 9) == []
+    store.put(key(1), value(1), 50)
+    assert store.set_timing(key(2), 1_000, 0, 50) is not None
+    assert store.set_timing(key(3), 100, 0, 50) is not None
+    assert store.set_timing(key(9), 100, 0, 50) is None
+    assert [v for _, v, _ in store.sweep_expired(500, 9)] == [value(3)]
+    assert [v for _, v, _ in store.sweep_expired(1_050, 9)] == [value(2)]
+    assert store.get(key(1), 10**12) == value(1)
+    assert store.set_timing(key(1), 5, 0, 2_000) is not None
+    assert store.set_timing(key(1), 5, 0, 3_000) is None, "it has expired meanwhile"
+
+
+def test_sweeping_is_bounded_and_earliest_first() -> None:
+    """A sweep removes no more than asked; the heap does not outgrow the entries."""
+    store = MapStore()
+    for number in range(50):
+        store.put(key(number), value(number), 0, make_timing(1_000 - number, 0, 0))
+    assert [v for _, v, _ in store.sweep_expired(5_000, 3)] == [value(49), value(48), value(47)]
+    for turn in range(5_000):
+        store.put(key(0), value(0), 0, make_timing(100_000 - turn, 0, 0))
+    assert store._heap is None or len(store._heap) < 300
+    assert len(store.sweep_expired(10_000_000, 1_000)) == 47
+
+
+def test_a_backup_repeats_every_change() -> None:
+    """Decision 3: operations are state; applying them twice, one by one, makes an equal store."""
+    store, twin = MapStore(), MapStore()
+    operations = [
+        store.put(key(1), value(1), 1)[1],
+        store.put(key(2), value(2), 1, make_timing(100, 50, 1), b"\1\2\3\4")[1],
+        store.put(key(3), value(3), 1, make_timing(100, 0, 1))[1],
+        store.put(key(1), value(11), 2)[1],
+        store.put(key(3), value(33), 2)[1],
+        store.set_timing(key(2), 7_000, 0, 3),
+        store.remove(key(1))[1],
+    ]
+    for operation in operations:
+        assert operation is not None
+        for _ in range(2):
+            twin.apply(b"prefix" + operation + b"suffix", 6, 6 + len(operation))
+    assert twin.records == store.records and twin.timings == store.timings
+    assert list(twin.entries(5)) == list(store.entries(5))
+    assert twin.bytes_used == store.bytes_used
+    clear = store.clear()
+    twin.apply(clear, 0, len(clear))
+    assert len(twin) == 0 and twin.bytes_used == 0 and not twin.timings
+
+
+def test_damaged_operations_are_refused_and_change_nothing() -> None:
+    """Rule 10."""
+    store = filled(3)
+    _, operation = MapStore().put(key(7), value(7), 0)
+    for damaged in (operation[:30], b"\x09\0\0\0\0", b"\x02\xff\0\0\0", operation[:5]):
+        with pytest.raises(ProtocolError):
+            store.apply(damaged, 0, len(damaged))
+    assert len(store) == 3
+
+
+@pytest.mark.parametrize("count", [1, 7, 1_000])
+def test_a_scan_returns_everything_once(count: int) -> None:
+    """In chunks of any size."""
+    store = filled(300)
+    assert sorted(walk(store, count)) == sorted(bytes(4) + key(n) for n in range(300))
+    assert walk(MapStore(), count) == []
+    assert store.scan(SCAN_END, 5, 0) == (SCAN_END, [])
+
+
+def test_a_scan_survives_changes_and_goes_on_at_another_replica() -> None:
+    """Entries there all the time come exactly once, whatever comes, goes, or moves meanwhile."""
+    store = filled(500)
+    cursor = turn = 0
+    seen: list[bytes] = []
+    while cursor != SCAN_END:
+        cursor, found = store.scan(cursor, 10, 1_000)
+        seen.extend(data for data, _ in found)
+        turn += 1
+        store.remove(key(turn))
+        store.put(key(10_000 + turn), value(0), 1_000)
+        store.put(key(400), value(turn), 1_000)
+        if turn % 5 == 0:  # the partition moved: another store with the same entries
+            other = MapStore()
+            chunk, _ = store.export_chunk(store.keys_now(), 0, 1 << 30)
+            other.ingest_chunk(chunk)
+            store = other
+        if turn % 7 == 0:  # somebody else scans too
+            walk(store, 100)
+    stayed = {bytes(4) + key(n) for n in range(turn + 1, 500)}
+    assert len(seen) == len(set(seen)) and stayed <= set(seen)
+
+
+def test_an_abandoned_scan_is_forgotten() -> None:
+    """Its order is freed after a minute; its cursor still works."""
+    store = filled(50)
+    cursor, first = store.scan(0, 10, 1_000)
+    store.forget_idle_scan(1_000 + SCAN_IDLE_MS)
+    assert store._scan_keys
+    store.forget_idle_scan(1_001 + SCAN_IDLE_MS)
+    assert not store._scan_keys
+    rest = []
+    while cursor != SCAN_END:
+        cursor, found = store.scan(cursor, 10, 1_000)
+        rest.extend(found)
+    assert len({data for data, _ in first + rest}) == 50 == len(first + rest)
+
+
+def test_chunks_carry_whole_records_and_timings() -> None:
+    """Export and ingest make an equal store; chunks are near the asked size."""
+    store = filled(200)
+    store.put(key(1), value(1), 5, make_timing(50, 60, 5), b"\1\1\1\1")
+    keys, position, chunks = store.keys_now(), 0, []
+    store.remove(key(3))
+    while position < len(keys):
+        chunk, position = store.export_chunk(keys, position, 500)
+        assert len(chunk) < 600
+        chunks.append(chunk)
+    twin = MapStore()
+    assert sum(twin.ingest_chunk(chunk) for chunk in chunks) == 199
+    assert twin.records == store.records and twin.timings == store.timings
+    assert twin.bytes_used == store.bytes_used
+    assert dict(twin.entries(6)) == dict(store.entries(6))
+    large = MapStore()
+    large.put(key(1), bytes(10_000), 0)
+    assert len(large.export_chunk(large.keys_now(), 0, 10)[0]) > 10_000
+
+
+def test_damaged_chunks_are_refused() -> None:
+    """Rule 10: every truncation is seen."""
+    chunk, _ = filled(2).export_chunk([key(0), key(1)], 0, 1_000)
+    half = len(chunk) // 2
+    for size in range(len(chunk)):
+        if size not in (0, half):
+            with pytest.raises(SerializationError):
+                MapStore().ingest_chunk(chunk[:size])
+    with pytest.raises(SerializationError):
+        MapStore().ingest_chunk(b"\0\0\0\xc0\x14\0\0\0" + bytes(20))
+
+
+def test_entries_cost_the_collector_nothing() -> None:
+    """Facts performance 7: no tracked object per entry, with or without limits."""
+    store = MapStore()
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(2_000):
+        timing = make_timing(100_000, 0, 0) if number % 2 else b""
+        store.put(key(number), value(number), 0, timing)
+    store.sweep_expired(1, 10)
+    assert len(gc.get_objects()) - before < 50
