@@ -1,0 +1,1 @@
+"""Bytes to meaning and back: member links, the client protocol, serialised values."""
