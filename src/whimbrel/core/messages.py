@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
+from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
 
 
@@ -27,6 +27,8 @@ class ProbeRequested(Message, frozen=True):
 
     cluster_name: str
     sender: MemberInfo
+    asked: Address | None = None
+    """The address that was dialled; it may be an alias of the receiver's own."""
 
 
 class ProbeAnswered(Message, frozen=True):
@@ -35,6 +37,8 @@ class ProbeAnswered(Message, frozen=True):
     cluster_name: str
     sender: MemberInfo
     master: MemberInfo | None
+    asked: Address | None = None
+    """Copied from the probe, so that the prober knows which dialled address this is."""
 
 
 class JoinRequested(Message, frozen=True):
@@ -50,6 +54,8 @@ class JoinRefused(Message, frozen=True):
 
     reason: str
     final: bool
+    joiner: MemberId | None = None
+    """Whom it is meant for; another process may listen at that address by now."""
 
 
 class MembersPublished(Message, frozen=True):
@@ -66,16 +72,25 @@ class Heartbeat(Message, frozen=True):
 
 
 class SuspicionTold(Message, frozen=True):
-    """You are not on my list of this version: treat yourself as expelled (M5)."""
+    """You are not on my list of this version: treat yourself as expelled (M5).
+
+    Also the answer to a list from somebody the sender does not take for master; then the
+    receiver may be among ``members``, the ids of the sender's list, oldest first.
+    """
 
     list_version: int
     master: MemberId | None
+    members: tuple[MemberId, ...] = ()
+    to: MemberId | None = None
+    """Whom it is meant for; another process may listen at that address by now."""
 
 
 class ClaimRequested(Message, frozen=True):
     """The claimant suspects every member older than itself and asks for agreement."""
 
     list_version: int
+    call: int = 0
+    """Number of the claim; an answer to an abandoned claim counts for nothing."""
 
 
 class ClaimAnswered(Message, frozen=True):
@@ -83,6 +98,7 @@ class ClaimAnswered(Message, frozen=True):
 
     accepted: bool
     list: MemberList
+    call: int = 0
 
 
 class LeaveRequested(Message, frozen=True):
@@ -129,13 +145,17 @@ class TablePublished(Message, frozen=True):
     """Rows and finished migrations from the master (ADL-10, ADL-23).
 
     ``whole`` tells that ``image`` lists every partition. ``publication`` rises with each message
-    of this master; the receiver answers with it.
+    of this master; the receiver answers with it. ``after`` is the publication that the receiver
+    was sent before this one, so that it notices a lost one; finished migrations of
+    publications up to ``floor`` need not be kept: everybody has them, or gets whole rows (ADL-25).
     """
 
     publication: int
     image: TableImage
     completed: tuple[MigrationInfo, ...]
     whole: bool
+    after: int = 0
+    floor: int = 0
 
 
 class PublicationAnswered(Message, frozen=True):
@@ -390,6 +410,8 @@ ANY_MESSAGE = (
 DATA_CHANNEL: tuple[type[Message], ...] = (FragmentSent, SyncSent)
 """Messages that travel on the bulk connection."""
 
-ADDRESSED: tuple[type[Message], ...] = (ProbeRequested, ProbeAnswered, JoinRequested, JoinRefused)
+ADDRESSED: tuple[type[Message], ...] = (
+    ProbeRequested, ProbeAnswered, JoinRequested, JoinRefused, SuspicionTold,
+)  # fmt: skip
 """Messages a member may send to or take from somebody who is not on its member list."""
 

@@ -27,6 +27,8 @@ class MemberInfo(msgspec.Struct, frozen=True):
     """Machine the member runs on, for host-aware groups."""
     zone: str = ""
     admin_port: int = 0
+    started_us: int = 0
+    """Start of the process by its own clock: tells two processes with one identity apart (M4)."""
 
 
 class MemberList(msgspec.Struct, frozen=True):
@@ -53,6 +55,26 @@ class MemberList(msgspec.Struct, frozen=True):
         return None
 
 
+def members_left(old: MemberList, new: MemberList) -> list[MemberId]:
+    """Members of the old list that are not in the new one, in the old order.
+
+    A member that was restarted under its former id is another one (M4): it is among those that
+    left, and among those that came, even when no list without it was ever seen here.
+    """
+    return [info.id for info in old.members if not _has_incarnation(new, info)]
+
+
+def members_came(old: MemberList, new: MemberList) -> list[MemberId]:
+    """Members of the new list that were not in the old one, in the new order."""
+    return [info.id for info in new.members if not _has_incarnation(old, info)]
+
+
+def _has_incarnation(members: MemberList, info: MemberInfo) -> bool:
+    """Whether the very process is on a list."""
+    found = members.get(info.id)
+    return found is not None and found.started_us == info.started_us
+
+
 class MigrationKind(enum.StrEnum):
     """The kinds of paper 01 section 3.1; the promotion of section 1.1."""
 
@@ -62,6 +84,8 @@ class MigrationKind(enum.StrEnum):
     SHIFT_DOWN = "SHIFT_DOWN"
     SHIFT_UP_SHIFT_DOWN = "SHIFT_UP_SHIFT_DOWN"
     CLEAR = "CLEAR"
+    STEP_DOWN = "STEP_DOWN"
+    """A holder goes to a colder slot and no data move; see ``plan_row`` for the two occasions."""
     PROMOTION = "PROMOTION"
 
 

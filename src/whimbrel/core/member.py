@@ -1,0 +1,258 @@
+"""One member: puts the rooms together, routes what comes in, wires the rooms' callbacks.
+
+The control plane enters through ``handle`` and leaves as effects. The data plane is called
+directly by the serving layer, between ``begin`` and ``take_effects``. Nothing else mutates a
+member, and nothing here decides anything that belongs to a room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from whimbrel.core import messages as m
+from whimbrel.core.context import Context
+from whimbrel.core.effects import Effect, Expelled, Joined, TableChanged
+from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId
+from whimbrel.core.membership.service import Membership
+from whimbrel.core.messages import Message, RegistryEntry
+from whimbrel.core.migration.service import Migrations
+from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.registry import MAP_KIND, Registry
+from whimbrel.core.replication.dataplane import DataPlane
+from whimbrel.core.settings import CoreSettings
+from whimbrel.core.stimuli import (
+    AddressUnreachable,
+    LeaveWanted,
+    LinkFailed,
+    LinkLost,
+    LinkRestored,
+    Received,
+    Started,
+    Stimulus,
+    StructuresChanged,
+    TimerFired,
+)
+from whimbrel.core.structures.map_service import MapService
+
+MEMBERSHIP_MESSAGES: tuple[type[Message], ...] = (
+    m.ProbeRequested, m.ProbeAnswered, m.JoinRequested, m.JoinRefused, m.MembersPublished,
+    m.Heartbeat, m.SuspicionTold, m.ClaimRequested, m.ClaimAnswered, m.LeaveRequested,
+    m.LeaveAllowed, m.LeaveOrdered, m.GoodbyeTold,
+)  # fmt: skip
+MIGRATION_MESSAGES: tuple[type[Message], ...] = (
+    m.TablePublished, m.PublicationAnswered, m.StampPublished, m.TableRequested,
+    m.StateRequested, m.StateAnswered, m.MigrationRequested, m.MigrationDataAnswered,
+    m.MigrationCommitRequested, m.MigrationCommitAnswered, m.PromotionRequested,
+    m.PromotionAnswered, m.FragmentSent, m.FragmentAnswered,
+)  # fmt: skip
+REPLICATION_MESSAGES: tuple[type[Message], ...] = (
+    m.VersionsTold, m.SyncRequested, m.SyncSent, m.SyncAnswered, m.SyncRefused,
+)  # fmt: skip
+REGISTRY_MESSAGES: tuple[type[Message], ...] = (m.RegistryTold, m.RegistryAnswered)
+QUESTION_MESSAGES: tuple[type[Message], ...] = (m.QuestionAsked, m.QuestionAnswered)
+
+
+class Member:
+    """The core of one member, for one incarnation: after ``Expelled`` it is thrown away."""
+
+    def __init__(self, me: MemberInfo, settings: CoreSettings, started_us: int = 0) -> None:
+        """Build the rooms; nothing happens before ``Started`` is handled.
+
+        Args:
+            me: Our entry of the member list, with the identity of this incarnation.
+            settings: Limits and periods.
+            started_us: Monotonic time of the start; part of the names we make.
+        """
+        self.ctx = Context(me, settings, started_us)
+        self.membership = Membership(self.ctx)
+        self.dataplane = DataPlane(self.ctx)
+        self.migrations = Migrations(self.ctx, self.dataplane)
+        self.registry = Registry(self.ctx)
+        self.maps = MapService(self.dataplane)
+        self.is_joined = False
+        self.is_expelled = False
+        self.lost_partitions: list[tuple[PartitionId, int]] = []
+        """Partitions whose replicas up to an index were lost, newest last, bounded."""
+        self.lost_total = 0
+        self.strangers_total = 0
+        """Messages dropped because their sender is not on our list."""
+        self.on_question: Callable[[MemberId, Message], None] | None = None
+        """Takes QuestionAsked and QuestionAnswered; set by the layer that knows documents."""
+        self.on_view_changed: Callable[[MemberList, MemberList], None] | None = None
+        self.on_link_restored: Callable[[MemberId], None] | None = None
+        self.on_registry_changed: Callable[[RegistryEntry, RegistryEntry | None], None] | None = (
+            None
+        )
+        self._depth = 0
+        self._depth_dirty = True
+        self._routes = self._make_routes()
+        self._timers: dict[str, Callable[[str], None]] = {
+            "membership": self.membership.on_timer,
+            "migration": self.migrations.on_timer,
+            "replication": self.dataplane.on_timer,
+            "registry": self.registry.on_timer,
+        }
+        self._wire_callbacks()
+
+    # -- in and out -----------------------------------------------------------------------
+
+    def begin(self, now_us: int, wall_ms: int) -> None:
+        """Set the time of a step; called before any room is."""
+        self.ctx.now_us = now_us
+        self.ctx.wall_ms = wall_ms
+
+    def handle(self, stimulus: Stimulus, now_us: int, wall_ms: int) -> list[Effect]:
+        """Take one stimulus; returns what the shell has to do, in order."""
+        self.begin(now_us, wall_ms)
+        self.apply(stimulus)
+        return self.take_effects()
+
+    def take_effects(self) -> list[Effect]:
+        """Effects since the last take."""
+        self.settle()
+        effects = self.ctx.effects
+        self.ctx.effects = []
+        return effects
+
+    def settle(self) -> None:
+        """Draw the consequences that must wait until the running operation is over.
+
+        A structure that comes to be while it is written first may make rows deeper; the master
+        then starts migrations, and that write must not find its partition migrating half-way.
+        """
+        if self._depth_dirty:
+            self._depth_dirty = False
+            self._update_depth()
+
+    def apply(self, stimulus: Stimulus) -> None:
+        """Route a stimulus to the rooms concerned; an expelled member takes none."""
+        if self.is_expelled:
+            return
+        match stimulus:
+            case Received():
+                self._on_message(stimulus.sender, stimulus.address, stimulus.message)
+            case TimerFired():
+                self._on_timer(stimulus.key, stimulus.generation)
+            case LinkLost():
+                self.dataplane.link_lost(stimulus.member)
+            case LinkRestored():
+                self._on_link_restored(stimulus.member)
+            case LinkFailed():
+                self.membership.on_link_failed(stimulus.member)
+            case AddressUnreachable():
+                self.membership.on_address_unreachable(stimulus.address)
+            case Started():
+                self.dataplane.anti_entropy.start()
+                self.membership.on_started(stimulus.join_addresses)
+            case LeaveWanted():
+                self.membership.want_leave()
+            case StructuresChanged():
+                self._depth_dirty = True
+            case _:
+                raise TypeError(f"no room takes a {type(stimulus).__name__}")
+
+    # -- routing --------------------------------------------------------------------------
+
+    def _make_routes(self) -> dict[type[Message], Callable[[MemberId, Message], object]]:
+        routes: dict[type[Message], Callable[[MemberId, Message], object]] = {}
+        rooms: tuple[tuple[tuple[type[Message], ...], Callable[[MemberId, Message], object]], ...]
+        rooms = (
+            (MIGRATION_MESSAGES, self.migrations.on_message),
+            (REPLICATION_MESSAGES, self.dataplane.on_message),
+            (REGISTRY_MESSAGES, self.registry.on_message),
+            (QUESTION_MESSAGES, self._on_question),
+        )
+        for kinds, take in rooms:
+            routes.update(dict.fromkeys(kinds, take))
+        return routes
+
+    def _on_message(self, sender: MemberId, address: Address, message: Message) -> None:
+        take = self._routes.get(type(message))
+        if take is None:
+            self.membership.on_message(sender, address, message)
+        elif self.ctx.is_member(sender) or isinstance(message, m.RegistryTold):
+            # A registry entry may overtake our first member list; merging it is always right.
+            take(sender, message)
+        else:
+            self.strangers_total += 1
+
+    def _on_question(self, sender: MemberId, message: Message) -> None:
+        if self.on_question is not None:
+            self.on_question(sender, message)
+
+    def _on_timer(self, key: str, generation: int) -> None:
+        if self.ctx.take_timer(key, generation):
+            self._timers[key.partition(".")[0]](key)
+
+    def _on_link_restored(self, member: MemberId) -> None:
+        self.membership.on_link_restored(member)
+        self.migrations.link_restored(member)
+        self.dataplane.link_restored(member)
+        if self.on_link_restored is not None:
+            self.on_link_restored(member)
+
+    # -- callbacks of the rooms -----------------------------------------------------------
+
+    def _wire_callbacks(self) -> None:
+        membership, migrations = self.membership, self.migrations
+        membership.on_view_changed = self._view_changed
+        membership.on_became_master = self._became_master
+        membership.on_leave_requested = migrations.leave_requested
+        membership.on_joined = self._joined
+        membership.on_expelled = self._expelled
+        migrations.on_rows_changed = self._rows_changed
+        migrations.on_partition_lost = self._partition_lost
+        migrations.on_may_leave = membership.allow_leave
+        self.registry.on_changed = self._registry_changed
+
+    def _view_changed(self, old: MemberList, new: MemberList) -> None:
+        self.dataplane.view_changed(old, new)
+        self.registry.view_changed(old, new)
+        self.migrations.view_changed(old, new)
+        if self.on_view_changed is not None:
+            self.on_view_changed(old, new)
+
+    def _became_master(self) -> None:
+        self.registry.became_master()
+        self._update_depth()
+        self.migrations.became_master()
+
+    def _joined(self) -> None:
+        self.is_joined = True
+        self.ctx.emit(Joined())
+
+    def _expelled(self, reason: str) -> None:
+        if not self.is_expelled:
+            self.is_expelled = True
+            self.is_joined = False
+            self.ctx.emit(Expelled(reason))
+
+    def _rows_changed(self, partitions: Sequence[PartitionId]) -> None:
+        self.ctx.emit(TableChanged(tuple(partitions)))
+
+    def _partition_lost(self, partition_id: PartitionId, lost_backup_count: int) -> None:
+        self.lost_total += 1
+        self.lost_partitions.append((partition_id, lost_backup_count))
+        del self.lost_partitions[: -self.ctx.settings.events_max]
+        self.ctx.note(
+            "partition_lost",
+            "error",
+            partition_id=partition_id,
+            lost_backup_count=lost_backup_count,
+        )
+
+    def _registry_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
+        if entry.kind == MAP_KIND:
+            if before is not None and before.alive and not entry.alive:
+                self.maps.destroy(entry.key)
+            self._depth_dirty = True
+        if self.on_registry_changed is not None:
+            self.on_registry_changed(entry, before)
+
+    def _update_depth(self) -> None:
+        """Tell the migration room how deep rows must be; it acts when it is the master."""
+        settings = self.ctx.settings
+        depth = REPLICA_SLOTS if settings.plan_depth == "deep" else self.registry.depth()
+        if depth != self._depth:
+            self._depth = depth
+            self.migrations.depth_changed(depth)

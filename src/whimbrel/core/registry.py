@@ -1,0 +1,233 @@
+"""Which structures exist and which Compact schemas are known, on every member alike.
+
+Knows a small set of facts, each with a Lamport number: for one (kind, key) the entry with the
+greater (clock, origin) wins, so members agree whatever the order of arrival. A change is
+announced to all other members and is *done* when each has answered or left; only then is a client
+answered. Newcomers are told everything by the master, and every running announcement by its
+author. What a member that died had announced is told again by everybody who knows it, because
+nobody can know how far the dead one came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from whimbrel.core.context import Context
+from whimbrel.core.ids import MemberId
+from whimbrel.core.messages import Message, RegistryAnswered, RegistryEntry, RegistryTold
+from whimbrel.core.model import MemberList, members_came, members_left
+from whimbrel.errors import OverloadedError
+
+MAP_KIND = "map"
+SCHEMA_KIND = "schema"
+
+ENTRIES_MAX = 100_000
+"""Most entries, destroyed structures included; they stay as marks that later news must beat."""
+VALUE_BYTES_MAX = 1024 * 1024
+"""Longest value of an entry (a Compact schema)."""
+ENTRIES_PER_MESSAGE = 200
+"""Entries in one RegistryTold; a control message stays small."""
+ANNOUNCEMENTS_MAX = 10_000
+"""Announcements under way; more are refused as overload."""
+
+RETRY_TIMER = "registry.retry"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_backups = msgspec.msgpack.Decoder(tuple[int, int]).decode
+
+
+class _Batch:
+    """Announcements that were asked for together, and the token that waits for all of them."""
+
+    __slots__ = ("remaining", "token")
+
+    def __init__(self, token: object | None) -> None:
+        self.token = token
+        self.remaining = 0
+
+
+class _Announcement:
+    """Entries on their way and the members that have not answered."""
+
+    __slots__ = ("batch", "entries", "waiting")
+
+    def __init__(
+        self, entries: tuple[RegistryEntry, ...], waiting: dict[MemberId, None], batch: _Batch
+    ) -> None:
+        self.entries = entries
+        self.waiting = waiting
+        self.batch = batch
+
+
+def backups_value(backup_count: int, async_backup_count: int) -> bytes:
+    """The value of a structure's entry."""
+    return _encode((backup_count, async_backup_count))
+
+
+def backups_of(entry: RegistryEntry) -> tuple[int, int]:
+    """Sync and async backup counts of a structure's entry."""
+    return _decode_backups(entry.value)
+
+
+class Registry:
+    """The replicated set of entries of one member."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._entries: dict[tuple[str, str], RegistryEntry] = {}
+        self._clock = 0
+        self._announcements: dict[int, _Announcement] = {}
+        self.completed: list[object] = []
+        """Tokens of announcements that every member has; drained by the serving layer."""
+        self.on_changed: Callable[[RegistryEntry, RegistryEntry | None], None] | None = None
+        """Called after an entry changed here, with the entry it replaced."""
+
+    # -- looking --------------------------------------------------------------------------
+
+    def get(self, kind: str, key: str) -> RegistryEntry | None:
+        """The live entry, None when there is none or it is destroyed."""
+        entry = self._entries.get((kind, key))
+        return entry if entry is not None and entry.alive else None
+
+    def structures(self) -> list[RegistryEntry]:
+        """Live maps, by name."""
+        return self._alive(MAP_KIND)
+
+    def schemas(self) -> list[RegistryEntry]:
+        """Known Compact schemas, by key."""
+        return self._alive(SCHEMA_KIND)
+
+    def depth(self) -> int:
+        """Replicas a row needs: one more than the deepest total backup count, at least two."""
+        deepest = 1
+        for entry in self._alive(MAP_KIND):
+            deepest = max(deepest, sum(backups_of(entry)))
+        return 1 + deepest
+
+    def announcing_count(self) -> int:
+        """Announcements that some member has not answered."""
+        return len(self._announcements)
+
+    def _alive(self, kind: str) -> list[RegistryEntry]:
+        found = [entry for entry in self._entries.values() if entry.kind == kind and entry.alive]
+        return sorted(found, key=lambda entry: entry.key)
+
+    # -- changing -------------------------------------------------------------------------
+
+    def announce(
+        self, facts: Sequence[tuple[str, str, bool, bytes]], token: object | None = None
+    ) -> None:
+        """Make facts (kind, key, alive, value) true on every member.
+
+        They are true here at once. ``token`` appears in ``completed`` when every member has
+        them, at the earliest before this call returns (a member alone).
+
+        Raises:
+            OverloadedError: A limit of this module is reached; nothing has changed.
+        """
+        new = sum(1 for kind, key, _, _ in facts if (kind, key) not in self._entries)
+        if len(self._entries) + new > ENTRIES_MAX:
+            raise OverloadedError(f"the registry holds at most {ENTRIES_MAX} entries")
+        if len(self._announcements) >= ANNOUNCEMENTS_MAX:
+            raise OverloadedError(f"at most {ANNOUNCEMENTS_MAX} registry changes run at once")
+        for _, _, _, value in facts:
+            if len(value) > VALUE_BYTES_MAX:
+                raise OverloadedError(f"a registry value has at most {VALUE_BYTES_MAX} bytes")
+        entries: list[RegistryEntry] = []
+        for kind, key, alive, value in facts:
+            self._clock += 1
+            entry = RegistryEntry(kind, key, self._clock, self._ctx.id, alive, value)
+            self._merge(entry)
+            entries.append(entry)
+        self._tell(entries, self._ctx.others(), token)
+
+    def _tell(
+        self, entries: Sequence[RegistryEntry], to: Sequence[MemberId], token: object | None
+    ) -> None:
+        """Announce in pieces; the token is done when all pieces are."""
+        if not to or not entries:
+            if token is not None:
+                self.completed.append(token)
+            return
+        batch = _Batch(token)
+        for start in range(0, len(entries), ENTRIES_PER_MESSAGE):
+            piece = tuple(entries[start : start + ENTRIES_PER_MESSAGE])
+            call = self._ctx.next_number()
+            batch.remaining += 1
+            self._announcements[call] = _Announcement(piece, dict.fromkeys(to), batch)
+            self._ctx.broadcast(RegistryTold(call, piece), to)
+        if not self._ctx.is_armed(RETRY_TIMER):
+            self._ctx.arm(RETRY_TIMER, self._ctx.settings.call_timeout_us)
+
+    def _merge(self, entry: RegistryEntry) -> bool:
+        key = (entry.kind, entry.key)
+        before = self._entries.get(key)
+        self._clock = max(self._clock, entry.clock)
+        if before is not None and (before.clock, before.origin) >= (entry.clock, entry.origin):
+            return False
+        self._entries[key] = entry
+        if self.on_changed is not None:
+            self.on_changed(entry, before)
+        return True
+
+    # -- events ---------------------------------------------------------------------------
+
+    def on_message(self, sender: MemberId, message: Message) -> None:
+        """Take RegistryTold or RegistryAnswered."""
+        if isinstance(message, RegistryTold):
+            for entry in message.entries:
+                self._merge(entry)
+            if message.call:
+                self._ctx.send(sender, RegistryAnswered(message.call))
+        elif isinstance(message, RegistryAnswered):
+            self._answered(message.call, sender)
+
+    def on_timer(self, key: str) -> None:
+        """Repeat what has not been answered."""
+        if key == RETRY_TIMER and self._announcements:
+            for call, announcement in self._announcements.items():
+                told = RegistryTold(call, announcement.entries)
+                self._ctx.broadcast(told, list(announcement.waiting))
+            self._ctx.arm(RETRY_TIMER, self._ctx.settings.call_timeout_us)
+
+    def view_changed(self, old: MemberList, new: MemberList) -> None:
+        """Stop waiting for members that left; bring newcomers up to date."""
+        left = members_left(old, new)
+        came = [member for member in members_came(old, new) if member != self._ctx.id]
+        for call in list(self._announcements):
+            for member in left:
+                self._answered(call, member)
+        if came:
+            for call, announcement in self._announcements.items():
+                announcement.waiting.update(dict.fromkeys(came))
+                self._ctx.broadcast(RegistryTold(call, announcement.entries), came)
+            if self._ctx.is_master:
+                self._tell(self._sorted(), came, None)
+        if left:
+            gone = dict.fromkeys(left)
+            orphans = [entry for entry in self._sorted() if entry.origin in gone]
+            self._tell(orphans, self._ctx.others(), None)
+
+    def became_master(self) -> None:
+        """The old master may have died before it told a newcomer everything: tell all."""
+        self._tell(self._sorted(), self._ctx.others(), None)
+
+    def _sorted(self) -> list[RegistryEntry]:
+        return [self._entries[key] for key in sorted(self._entries)]
+
+    def _answered(self, call: int, member: MemberId) -> None:
+        announcement = self._announcements.get(call)
+        if announcement is None or member not in announcement.waiting:
+            return
+        del announcement.waiting[member]
+        if announcement.waiting:
+            return
+        del self._announcements[call]
+        batch = announcement.batch
+        batch.remaining -= 1
+        if batch.token is not None and not batch.remaining:
+            self.completed.append(batch.token)
+        if not self._announcements:
+            self._ctx.disarm(RETRY_TIMER)

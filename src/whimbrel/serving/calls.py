@@ -1,0 +1,215 @@
+"""Calls between members that happen once: numbered, kept until answered, answered again if asked.
+
+A call is a FORWARD or SCATTER frame and its reply. A broken connection loses an unknown tail of
+frames, so each side keeps what the other may not have: the caller its unanswered calls, the
+executing member its answers until the caller says that it has them. Both send them again after
+``LinkRestored`` (docs/design/0001, "Links between members"). A call that arrives twice is executed
+once.
+
+Knows numbers and bytes; what a call means is its owner's affair.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from whimbrel.core.ids import MemberId
+from whimbrel.errors import OverloadedError, ProtocolError
+
+CALLS_PER_MEMBER_MAX = 20_000
+"""Unanswered calls to one member; more are refused as overload, without effect."""
+CALL_BYTES_PER_MEMBER_MAX = 128 * 1024 * 1024
+"""Bytes of unanswered calls to one member (kept for repetition); one call may always go."""
+
+_REQUEST = struct.Struct("<IQQ")
+"""Incarnation of the caller, number of the call, lowest number it still waits for."""
+_NO_CALL = 0
+"""Number in a frame that carries no call, only the lowest number waited for."""
+_REPLY = struct.Struct("<IQ")
+"""Incarnation of the caller, number of the call."""
+
+SendFrame = Callable[[MemberId, int, bytes], None]
+
+
+class Call:
+    """A call that waits for its answer. ``token`` is the owner's."""
+
+    __slots__ = ("kind", "number", "payload", "target", "token")
+
+    def __init__(
+        self, target: MemberId, number: int, kind: int, payload: bytes, token: object
+    ) -> None:
+        self.target = target
+        self.number = number
+        self.kind = kind
+        self.payload = payload
+        self.token = token
+
+
+class _Outgoing:
+    """Calls to one member."""
+
+    __slots__ = ("bytes", "kind", "next_number", "told_floor", "waiting")
+
+    def __init__(self) -> None:
+        self.next_number = 1
+        self.told_floor = 1
+        self.kind = 0
+        self.waiting: dict[int, Call] = {}
+        self.bytes = 0
+
+
+class _Incoming:
+    """Calls from one incarnation of a member: None while one runs, (kind, reply) once answered."""
+
+    __slots__ = ("answers", "floor", "incarnation")
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.floor = 1
+        self.answers: dict[int, tuple[int, bytes] | None] = {}
+
+
+class Calls:
+    """All calls of one member, in both directions."""
+
+    def __init__(self, incarnation: int, send: SendFrame) -> None:
+        self._incarnation = incarnation & 0xFFFFFFFF
+        self._send = send
+        self._outgoing: dict[MemberId, _Outgoing] = {}
+        self._incoming: dict[MemberId, _Incoming] = {}
+
+    # -- as the caller --------------------------------------------------------------------
+
+    def start(
+        self,
+        target: MemberId,
+        kind: int,
+        body: bytes,
+        token: object,
+        *,
+        essential: bool = False,
+    ) -> Call:
+        """Send a call; the answer comes from ``take_reply``, or the call from ``member_left``.
+
+        An essential call is small, rare and our own; it goes out whatever waits.
+
+        Raises:
+            OverloadedError: Too many calls, or bytes of calls, wait for that member already.
+        """
+        outgoing = self._outgoing.get(target)
+        if outgoing is None:
+            outgoing = self._outgoing[target] = _Outgoing()
+        waiting = outgoing.waiting
+        if (
+            waiting
+            and not essential
+            and (
+                len(waiting) >= CALLS_PER_MEMBER_MAX
+                or outgoing.bytes + len(body) > CALL_BYTES_PER_MEMBER_MAX
+            )
+        ):
+            raise OverloadedError(
+                f"{len(waiting)} calls ({outgoing.bytes} bytes) wait for one member already"
+            )
+        number = outgoing.next_number
+        outgoing.next_number = number + 1
+        floor = next(iter(waiting)) if waiting else number
+        outgoing.told_floor = floor
+        outgoing.kind = kind
+        payload = _REQUEST.pack(self._incarnation, number, floor) + body
+        call = Call(target, number, kind, payload, token)
+        waiting[number] = call
+        outgoing.bytes += len(payload)
+        self._send(target, kind, payload)
+        return call
+
+    def take_reply(self, peer: MemberId, payload: bytes) -> tuple[Call, bytes] | None:
+        """The call that a reply frame answers, and the reply's body; None when it is an old one.
+
+        Raises:
+            ProtocolError: The frame is too short.
+        """
+        if len(payload) < _REPLY.size:
+            raise ProtocolError("a reply frame without a call number")
+        incarnation, number = _REPLY.unpack_from(payload)
+        outgoing = self._outgoing.get(peer)
+        if outgoing is None or incarnation != self._incarnation:
+            return None
+        call = outgoing.waiting.pop(number, None)
+        if call is None:
+            return None
+        outgoing.bytes -= len(call.payload)
+        return call, payload[_REPLY.size :]
+
+    def tick(self) -> None:
+        """Let members forget answers that we have, where no further call would tell them."""
+        for peer, outgoing in self._outgoing.items():
+            if not outgoing.waiting and outgoing.told_floor < outgoing.next_number:
+                outgoing.told_floor = outgoing.next_number
+                floor = _REQUEST.pack(self._incarnation, _NO_CALL, outgoing.next_number)
+                self._send(peer, outgoing.kind, floor)
+
+    def waiting_count(self) -> int:
+        """Calls that wait for an answer."""
+        return sum(len(outgoing.waiting) for outgoing in self._outgoing.values())
+
+    # -- as the executing member ----------------------------------------------------------
+
+    def take_request(self, peer: MemberId, payload: bytes) -> tuple[int, bytes] | None:
+        """The number and body of a call to execute; None when it was seen before.
+
+        Raises:
+            ProtocolError: The frame is too short.
+        """
+        if len(payload) < _REQUEST.size:
+            raise ProtocolError("a call frame without its numbers")
+        incarnation, number, floor = _REQUEST.unpack_from(payload)
+        incoming = self._incoming.get(peer)
+        if incoming is None or incoming.incarnation != incarnation:
+            incoming = self._incoming[peer] = _Incoming(incarnation)
+        if floor > incoming.floor:
+            incoming.floor = floor
+            answers = incoming.answers
+            # Numbers mostly arrive in rising order, so the lowest stand first.
+            while answers and (first := next(iter(answers))) < floor:
+                del answers[first]
+        if number < incoming.floor or number == _NO_CALL:
+            return None
+        if number in incoming.answers:
+            answer = incoming.answers[number]
+            if answer is not None:
+                self._send(peer, answer[0], answer[1])
+            return None
+        incoming.answers[number] = None
+        return number, payload[_REQUEST.size :]
+
+    def answer(self, peer: MemberId, number: int, kind: int, body: bytes) -> None:
+        """Send the answer of a call and keep it until the caller has it."""
+        incoming = self._incoming.get(peer)
+        if incoming is None or number not in incoming.answers:
+            return
+        payload = _REPLY.pack(incoming.incarnation, number) + body
+        incoming.answers[number] = (kind, payload)
+        self._send(peer, kind, payload)
+
+    # -- links and members ----------------------------------------------------------------
+
+    def link_restored(self, peer: MemberId) -> None:
+        """Send again what the broken connection may have lost."""
+        outgoing = self._outgoing.get(peer)
+        if outgoing is not None:
+            for call in outgoing.waiting.values():
+                self._send(peer, call.kind, call.payload)
+        incoming = self._incoming.get(peer)
+        if incoming is not None:
+            for answer in incoming.answers.values():
+                if answer is not None:
+                    self._send(peer, answer[0], answer[1])
+
+    def member_left(self, peer: MemberId) -> list[Call]:
+        """Forget a member; returns the calls that will never be answered."""
+        self._incoming.pop(peer, None)
+        outgoing = self._outgoing.pop(peer, None)
+        return [] if outgoing is None else list(outgoing.waiting.values())

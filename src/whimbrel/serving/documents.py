@@ -1,0 +1,294 @@
+"""What one member can tell about itself, as JSON documents asked for by name.
+
+Each document is made from this member's own state, at once and without waiting; whoever needs
+the whole cluster's (``whimbrel.admin``) asks every member and combines. Knows shapes, no HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from whimbrel.core.ids import REPLICA_SLOTS, MemberId, Row
+from whimbrel.core.model import MigrationInfo
+from whimbrel.core.partition.groups import member_groups
+from whimbrel.core.partition.quotas import replica_quotas
+from whimbrel.core.registry import backups_of
+from whimbrel.core.stimuli import LeaveWanted
+from whimbrel.errors import UsageError
+from whimbrel.serving.dry_run import PlanQuestion, dry_run
+
+if TYPE_CHECKING:
+    from whimbrel.core.replication.fragments import PartitionReplica
+    from whimbrel.serving.engine import Engine
+
+NAMES_MAX = 1_000
+"""Structures in one question about sizes; who wants more asks again."""
+PROCESS_NAMES = ("active", "queued", "planned", "completed", "failed")
+"""The figures of a process that ``status`` shows."""
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class LeaveOrder(msgspec.Struct, frozen=True):
+    """Names the member that shall leave, so that an order never reaches a successor (P12)."""
+
+    member: str
+
+
+class SizesQuestion(msgspec.Struct, frozen=True):
+    """Names the structures whose sizes are asked."""
+
+    names: tuple[str, ...]
+
+
+class Documents:
+    """The documents of one engine; registers itself with the engine's questions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._member = engine.member
+        engine.questions.documents |= {
+            "members": self.members,
+            "partitions": self.partitions,
+            "safety": self.safety,
+            "readiness": self.readiness,
+            "master": self.master,
+            "migrations": self.migrations,
+            "structures": self.structures,
+            "sizes": self.sizes,
+            "partition_bytes": self.partition_bytes,
+            "plan": self.plan,
+            "leave": self.leave,
+        }
+
+    # -- looking --------------------------------------------------------------------------
+
+    def members(self, _: bytes = b"") -> bytes:
+        """This member's own list, oldest first."""
+        members = self._member.ctx.members
+        return _encode(
+            [
+                {
+                    "uuid": info.id,
+                    "address": str(info.address),
+                    "lite": info.lite,
+                    "master": info.id == members.master,
+                    "version": info.version,
+                    "host": info.host,
+                    "zone": info.zone,
+                    "admin_port": info.admin_port,
+                }
+                for info in members.members
+            ]
+        )
+
+    def partitions(self, _: bytes = b"") -> bytes:
+        """This member's own table; holes at a row's end are left out."""
+        table = self._member.migrations.table
+        rows = [
+            {"version": version, "replicas": _trimmed(row)}
+            for row, version in zip(table.rows, table.versions, strict=True)
+        ]
+        # Text, because readers of JSON in other languages round 64-bit numbers.
+        stamp = str(table.stamp)
+        return _encode({"count": table.partition_count, "stamp": stamp, "rows": rows})
+
+    def safety(self, _: bytes = b"") -> bytes:
+        """Whether this member's replicas are in step, as far as it knows itself."""
+        member = self._member
+        return _encode(
+            {
+                "list_version": member.ctx.members.version,
+                "stamp": str(member.migrations.table.stamp),
+                "unsettled": member.dataplane.unsettled(),
+                "announcing": member.registry.announcing_count(),
+            }
+        )
+
+    def readiness(self, _: bytes = b"") -> bytes:
+        """Whether every replica this member should hold is there and in step; why not."""
+        reason = self._unready()
+        return _encode({"ready": not reason, "reason": reason})
+
+    def _unready(self) -> str:
+        """Why this member's own replicas are not safe, empty when they are.
+
+        Asks nobody: a probe must answer although the master is silent.
+        """
+        member = self._member
+        table = member.migrations.table
+        if not member.is_joined:
+            return "the member is on no list"
+        if member.membership.leaving():
+            return "the member is leaving"
+        if member.ctx.me.lite:
+            return ""
+        if not table.initialised:
+            return "the partitions are not assigned yet"
+        held, share = table.replica_count(member.ctx.id), self._share()
+        if held < share:
+            return f"{share - held} of {share} replicas have not arrived"
+        if any(self._is_coming(migration.step.destination) for migration in self._active()):
+            return "a replica is on its way"
+        holes = _hole_count(table.rows, self._depth(), member.ctx.id)
+        if holes:
+            return f"{holes} replicas of the partitions held here are missing"
+        unsettled = member.dataplane.unsettled()
+        return f"{unsettled} replicas are not known to be in step" if unsettled else ""
+
+    def master(self, _: bytes = b"") -> bytes:
+        """What only the master knows: its migration process, and whether anything is due."""
+        member = self._member
+        migrations = member.migrations
+        settled, reason = migrations.is_settled()
+        progress = migrations.progress()
+        table = migrations.table
+        return _encode(
+            {
+                "settled": settled,
+                "reason": reason,
+                "migrations": {name: progress[name] for name in PROCESS_NAMES},
+                "partitions_lost": migrations.partitions_lost,
+                "members": member.ctx.members.ids(),
+                "list_version": member.ctx.members.version,
+                "stamp": str(table.stamp),
+                "holes": _hole_count(table.rows, self._depth()),
+            }
+        )
+
+    def migrations(self, _: bytes = b"") -> bytes:
+        """The process under way and the finished ones of this master, oldest first."""
+        migrations = self._member.migrations
+        current = migrations.current_process()
+        return _encode({"current": current, "history": list(migrations.history)})
+
+    def structures(self, _: bytes = b"") -> bytes:
+        """The live structures with their synchronous and asynchronous backups, by name."""
+        found = []
+        for entry in self._member.registry.structures():
+            sync, asynchronous = backups_of(entry)
+            found.append(
+                {
+                    "name": entry.key,
+                    "kind": entry.kind,
+                    "backups": sync + asynchronous,
+                    "async_backups": asynchronous,
+                }
+            )
+        return _encode(found)
+
+    def sizes(self, arguments: bytes) -> bytes:
+        """Entries and bytes of structures in the partitions of which we are the primary.
+
+        Raises:
+            UsageError: The question is malformed or names too many structures.
+        """
+        question = _decoded(arguments, SizesQuestion)
+        if len(question.names) > NAMES_MAX:
+            raise UsageError(f"sizes of at most {NAMES_MAX} structures may be asked at once")
+        maps, owned = self._member.maps, self._owned()
+        found: dict[str, tuple[int, int]] = {}
+        for name in question.names:
+            entries = maps.size(owned, name)
+            _, size = maps.memory(owned, name)
+            if entries or size:
+                found[name] = (entries, size)
+        return _encode(found)
+
+    def partition_bytes(self, _: bytes = b"") -> bytes:
+        """Bytes of keys and values of each partition of which we are the primary."""
+        found: dict[str, int] = {}
+        for partition in self._owned():
+            size = sum(part.store.bytes_used for part in partition.fragments.values())
+            if size:
+                found[str(partition.pid)] = size
+        return _encode(found)
+
+    # -- dry runs and orders --------------------------------------------------------------
+
+    def plan(self, arguments: bytes) -> bytes:
+        """What a join, a leave or a crash would move; changes nothing (facts/peers section 3).
+
+        Raises:
+            UsageError: A member is unknown, or the question makes no sense.
+        """
+        question = _decoded(arguments, PlanQuestion)
+        member = self._member
+        return _encode(
+            dry_run(
+                question,
+                rows=member.migrations.table.rows,
+                members=member.ctx.data_members(),
+                already_leaving=member.ctx.leaving,
+                group_kind=member.ctx.settings.member_group,
+                depth=member.migrations.replica_depth,
+            )
+        )
+
+    def leave(self, arguments: bytes) -> bytes:
+        """Order this very member to leave gracefully; repeating the order is harmless.
+
+        Raises:
+            UsageError: The order names another member.
+        """
+        order = _decoded(arguments, LeaveOrder)
+        if order.member != self._member.ctx.id:
+            raise UsageError(f"this is not member {order.member}")
+        self._member.apply(LeaveWanted())
+        return _encode({"leaving": True})
+
+    # -- figures --------------------------------------------------------------------------
+
+    def _owned(self) -> list[PartitionReplica]:
+        return [part for part in self._member.dataplane.partitions if part.is_primary]
+
+    def _active(self) -> list[MigrationInfo]:
+        return self._member.migrations.active_migrations()
+
+    def _is_coming(self, destination: MemberId | None) -> bool:
+        return destination == self._member.ctx.id
+
+    def _groups(self) -> list[tuple[MemberId, ...]]:
+        ctx = self._member.ctx
+        staying = [info for info in ctx.data_members() if info.id not in ctx.leaving]
+        return member_groups(staying, ctx.settings.member_group)
+
+    def _depth(self) -> int:
+        """Replicas per row that are wanted and possible."""
+        return min(self._member.migrations.replica_depth, len(self._groups()), REPLICA_SLOTS)
+
+    def _share(self) -> int:
+        """Replicas that an even spread gives this member at least."""
+        groups, table = self._groups(), self._member.migrations.table
+        members = [member for group in groups for member in group]
+        group_of = [number for number, group in enumerate(groups) for _ in group]
+        loads = [table.replica_count(member) for member in members]
+        quotas = replica_quotas(table.partition_count, self._depth(), loads, group_of)
+        return dict(zip(members, quotas, strict=True)).get(self._member.ctx.id, 0)
+
+
+def _decoded(arguments: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(arguments or b"{}", type=kind)
+    except msgspec.DecodeError as problem:
+        raise UsageError(f"not a question this member understands: {problem}") from None
+
+
+def _trimmed(row: Row) -> list[MemberId | None]:
+    replicas = list(row)
+    while len(replicas) > 1 and replicas[-1] is None:
+        replicas.pop()
+    return replicas
+
+
+def _hole_count(rows: list[Row], depth: int, member: MemberId | None = None) -> int:
+    """Replicas of the first ``depth`` that nobody holds, in all rows or in those of a member."""
+    return sum(
+        max(0, depth - sum(holder is not None for holder in row))
+        for row in rows
+        if member is None or member in row
+    )

@@ -1,0 +1,223 @@
+"""One member as a shell sees it: stimuli, frames and client bytes go in, outputs come out.
+
+Knows which core effect becomes which output and in which order the parts of a step run. It
+knows no socket, clock or client message; the shells (``runtime``, ``sim``) drive the very same
+object.
+"""
+
+from __future__ import annotations
+
+from whimbrel.core.effects import (
+    ArmTimer,
+    Effect,
+    Expelled,
+    Joined,
+    LinkUnwanted,
+    LinkWanted,
+    MembersChanged,
+    Note,
+    PartitionReleased,
+    Send,
+    SendTo,
+    Stopped,
+    TableChanged,
+)
+from whimbrel.core.ids import MemberId
+from whimbrel.core.member import Member
+from whimbrel.core.messages import DATA_CHANNEL, RegistryEntry
+from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.registry import MAP_KIND
+from whimbrel.core.settings import CoreSettings
+from whimbrel.core.stimuli import Stimulus
+from whimbrel.serving.documents import Documents
+from whimbrel.serving.handlers_client import ClientHandlers
+from whimbrel.serving.handlers_map import MapHandlers
+from whimbrel.serving.handlers_whole_map import WholeMapHandlers
+from whimbrel.serving.metrics import metrics_of
+from whimbrel.serving.outputs import BULK, CONTROL, Output, ToAddress, ToPeer
+from whimbrel.serving.questions import Questions
+from whimbrel.serving.server import Server
+from whimbrel.wire.links import MESSAGE
+
+CLIENT_BACKLOG_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes a shell keeps unsent for a client before it ends the connection: a stopped reader."""
+
+
+class Engine:
+    """A member with its client sessions; one per identity, never reused after ``Expelled``."""
+
+    client_backlog_limit_bytes = CLIENT_BACKLOG_BYTES_MAX
+
+    def __init__(self, me: MemberInfo, settings: CoreSettings, started_us: int = 0) -> None:
+        """Build the member and its serving layer; nothing happens before ``Started``.
+
+        Args:
+            me: Our entry of the member list; its id is new with every engine unless the shell
+                keeps identities on disk.
+            settings: Limits and periods.
+            started_us: Monotonic time of the start.
+        """
+        self.member = Member(me, settings, started_us)
+        self.server = Server(self.member)
+        self.clients = ClientHandlers(self.server)
+        self.maps = MapHandlers(self.server, self.clients)
+        self.whole_maps = WholeMapHandlers(self.server)
+        self.questions = Questions(self.server)
+        Documents(self)
+        self.member.on_question = self.questions.on_message
+        self.member.on_view_changed = self._view_changed
+        self.member.on_link_restored = self.server.link_restored
+        self.member.on_registry_changed = self._registry_changed
+
+    # -- in -------------------------------------------------------------------------------
+
+    def handle(self, stimulus: Stimulus, now_us: int, wall_ms: int) -> None:
+        """Take a control-plane stimulus: start, message, timer, link news, wish to leave."""
+        self.member.begin(now_us, wall_ms)
+        self.member.apply(stimulus)
+        self._carry_out_effects()
+
+    def peer_frame(
+        self, peer: MemberId, kind: int, payload: bytes, now_us: int, wall_ms: int
+    ) -> None:
+        """Take a frame of another kind than MESSAGE from a member.
+
+        Raises:
+            ProtocolError: The payload does not follow its kind's format; the shell ends the link.
+        """
+        self.member.begin(now_us, wall_ms)
+        if not self.member.is_expelled:
+            self.server.peer_frame(peer, kind, payload)
+
+    def client_opened(self, conn: int, remote: str) -> None:
+        """A client connected; ``conn`` is a number of the shell's, ``remote`` for the log."""
+        self.server.intake.opened(conn, remote)
+
+    def client_bytes(self, conn: int, data: bytes, now_us: int, wall_ms: int) -> None:
+        """Take bytes of a client, the three-byte prelude ``CP2`` included, cut anywhere."""
+        self.member.begin(now_us, wall_ms)
+        if not self.member.is_expelled:
+            self.server.intake.feed(conn, data)
+
+    def client_closed(self, conn: int) -> None:
+        """The client's connection is gone, or was closed by the shell itself."""
+        self.server.intake.closed(conn)
+
+    def unfinished_clients(self) -> list[tuple[int, bool]]:
+        """Clients that owe us bytes: (conn, whether it is authenticated), for the shell's clock.
+
+        Those that have not authenticated, and those that have sent half a message.
+        """
+        return self.server.intake.unfinished()
+
+    def client_paused(self, conn: int) -> None:
+        """The client does not read: the shell's write buffer is above its high-water mark.
+
+        Until ``client_resumed`` no further request of it runs; the shell should stop reading.
+        """
+        self.server.intake.pause(conn)
+
+    def client_resumed(self, conn: int, now_us: int, wall_ms: int) -> None:
+        """The client reads again; requests that waited in the engine run now."""
+        self.member.begin(now_us, wall_ms)
+        self.server.intake.resume(conn)
+
+    def tick(self, now_us: int, wall_ms: int) -> None:
+        """Every 50 ms: time-outs of parked requests, expiry sweep, coalesced views."""
+        self.member.begin(now_us, wall_ms)
+        if not self.member.is_expelled:
+            self.server.tick()
+            self.questions.tick()
+
+    def ask(
+        self, member: MemberId | None, what: str, arguments: bytes, now_us: int, wall_ms: int
+    ) -> int:
+        """Put a question to a member (None: to the master).
+
+        Args:
+            member: Whom to ask; ourselves is fine.
+            what: Name of the document, one of ``questions.documents``.
+            arguments: JSON of the question's arguments.
+            now_us: Monotonic time.
+            wall_ms: Wall clock.
+
+        Returns:
+            The number that the output ``Answered`` will carry; it always comes.
+        """
+        self.member.begin(now_us, wall_ms)
+        return self.questions.ask(member, what, arguments)
+
+    # -- out ------------------------------------------------------------------------------
+
+    def take_outputs(self) -> list[Output]:
+        """Everything to be carried out since the last take, in order."""
+        server = self.server
+        self.member.settle()
+        if self.member.ctx.effects:
+            self._carry_out_effects()
+        self.clients.drain_announcements()
+        server.flush()
+        if self.member.ctx.effects:
+            self._carry_out_effects()
+            server.flush()
+        outputs = server.outputs
+        server.outputs = []
+        return outputs
+
+    def _view_changed(self, old: MemberList, new: MemberList) -> None:
+        self.server.members_changed(old, new)
+        self.questions.members_changed(old, new)
+
+    def _registry_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
+        if entry.kind == MAP_KIND and not entry.alive:
+            self.maps.forget(entry.key)
+        self.server.listeners.structure_changed(entry, before)
+
+    def _carry_out_effects(self) -> None:
+        """Turn effects into outputs and calls of the server, until there are none left."""
+        member, server = self.member, self.server
+        while member.ctx.effects:
+            for effect in member.take_effects():
+                self._carry_out(effect, server)
+
+    def _carry_out(self, effect: Effect, server: Server) -> None:
+        match effect:
+            case Send():
+                channel = BULK if isinstance(effect.message, DATA_CHANNEL) else CONTROL
+                server.outputs.append(ToPeer(effect.to, channel, MESSAGE, effect.message))
+            case SendTo():
+                server.outputs.append(ToAddress(effect.address, effect.message))
+            case TableChanged():
+                server.table_changed(effect.partitions)
+            case PartitionReleased():
+                server.partition_released(effect.partition_id)
+            case MembersChanged():
+                server.views.members_changed()
+            case ArmTimer() | Note() | LinkWanted() | LinkUnwanted():
+                server.outputs.append(effect)
+            case Joined() | Expelled() | Stopped():
+                server.outputs.append(effect)
+            case _:
+                raise TypeError(f"no output for a {type(effect).__name__}")
+
+    @property
+    def has_more_input(self) -> bool:
+        """Whether a client's bytes wait in the engine because its replies grew large.
+
+        The shell calls ``resume_input`` in its next loop turn when this is true.
+        """
+        return self.server.intake.has_more_input
+
+    def resume_input(self, now_us: int, wall_ms: int) -> None:
+        """Go on with requests that were put off by the limit of reply bytes per turn."""
+        self.member.begin(now_us, wall_ms)
+        self.server.intake.resume_input()
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether this member is on the cluster's list and serves clients."""
+        return self.member.is_joined
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and gauges by name, for ``/metrics``."""
+        return metrics_of(self.server, self.questions)

@@ -1,0 +1,110 @@
+"""Requests for partitions of other members: sent on raw, answered with the raw reply.
+
+Every member forwards by partition id, because clients with one connection send everything to one
+member (facts/client-protocol, "Where requests arrive"). The identity of a forwarded request is the
+call that carries it (docs/design/0001, decision 9): it runs once however often it arrives. A
+request whose executing member dies is run again when that is harmless, else its outcome is
+indeterminate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from whimbrel.core.ids import MemberId
+from whimbrel.errors import OverloadedError, ProtocolError
+from whimbrel.serving.calls import Call
+from whimbrel.serving.session import ForwardOrigin, Request
+from whimbrel.wire import errors as codes
+from whimbrel.wire.frames import parse_message
+from whimbrel.wire.links import FORWARD, FORWARD_REPLY
+
+if TYPE_CHECKING:
+    from whimbrel.serving.server import Server
+
+HOPS_MAX = 5
+"""Times a request is sent on before the client is asked to try again later."""
+HOPS_AT_ONCE = 2
+"""Times a request is sent on without a pause; further ones wait for news of the table."""
+
+
+class Forwarding:
+    """Sends requests to their primaries and runs those of other members."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    # -- sending --------------------------------------------------------------------------
+
+    def primary_to_ask(self, partition_id: int) -> MemberId | None:
+        """The other member that serves a partition by our table; None when there is none."""
+        primary = self._server.table.rows[partition_id][0]
+        ctx = self._server.ctx
+        if primary is None or primary == ctx.id or not ctx.is_member(primary):
+            return None
+        return primary
+
+    def route(self, request: Request) -> None:
+        """Send a request to its primary, or park it until somebody is known to be that."""
+        server = self._server
+        if request.hops >= HOPS_MAX:
+            server.answer_error(
+                request,
+                codes.RETRYABLE,
+                f"partition {request.partition} moved while the request was under way",
+            )
+            return
+        primary = self.primary_to_ask(request.partition)
+        if primary is None and not server.ctx.data_members():
+            server.answer_error(
+                request, codes.NO_DATA_MEMBER, "no member of the cluster holds data"
+            )
+        elif primary is None or (request.hops >= HOPS_AT_ONCE and not request.deadline_us):
+            server.park(request)
+        else:
+            self._send(request, primary)
+
+    def _send(self, request: Request, primary: MemberId) -> None:
+        body = bytes((request.hops + 1,)) + request.data
+        try:
+            self._server.calls.start(primary, FORWARD, body, request)
+        except OverloadedError as error:
+            self._server.answer_error(request, codes.OVERLOAD, str(error))
+            return
+        self._server.tally("requests_forwarded")
+
+    def on_reply(self, request: Request, body: bytes) -> None:
+        """The executing member has answered."""
+        self._server.answer(request, body)
+
+    def on_lost(self, call: Call, request: Request) -> None:
+        """The executing member left before it answered."""
+        server = self._server
+        operation = server.partition_operations.get(request.type)
+        if operation is not None and operation.retryable:
+            server.dispatch_request(request)
+            return
+        server.answer_error(
+            request,
+            codes.INDETERMINATE,
+            f"member {call.target} left while it served the request; it may have taken effect",
+        )
+
+    # -- receiving ------------------------------------------------------------------------
+
+    def on_call(self, sender: MemberId, number: int, body: bytes) -> None:
+        """Another member sends a request of one of its clients.
+
+        Raises:
+            ProtocolError: The body is not a hop count and exactly one request.
+        """
+        if not body:
+            raise ProtocolError("a forwarded request is empty")
+        data = body[1:]
+        origin = ForwardOrigin(sender, number)
+        self._server.dispatch(origin, parse_message(data), body[0])
+
+    def finish(self, origin: ForwardOrigin) -> None:
+        """Send the reply that a forwarded request has produced."""
+        self._server.calls.answer(origin.member, origin.call, FORWARD_REPLY, b"".join(origin.out))
+        origin.alive = False

@@ -1,0 +1,339 @@
+"""Requests to the member itself: authentication, views, structures, schemas, ping, statistics.
+
+Knows what each of these requests means; routing and sessions are the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from whimbrel.core.ids import ClientId
+from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, backups_value
+from whimbrel.errors import GridError, ProtocolError, UnsupportedError, UsageError
+from whimbrel.serving.listeners import MAP_SERVICE, Listener
+from whimbrel.serving.session import Connection, Phase
+from whimbrel.wire.codec import decode_request, encode_response
+from whimbrel.wire.compact import CompactSchema
+from whimbrel.wire.customs import DistributedObjectInfo, FieldDescriptor, Schema
+from whimbrel.wire.frames import AUTHENTICATED, RawMessage
+from whimbrel.wire.hot import empty_response
+from whimbrel.wire.protocol_table import BY_TYPE, message_type
+from whimbrel.wire.uuids import NIL_UUID
+
+if TYPE_CHECKING:
+    from whimbrel.serving.server import RunOnConnection, Server
+
+PRODUCT_VERSION = "5.7.0"
+"""Version told to clients; their test suites choose what to run by it."""
+SERIALIZATION_VERSION = 1
+NAME_LENGTH_MAX = 1_000
+"""Longest name of a structure, in characters."""
+STATISTICS_CLIENTS_MAX = 1_000
+"""Clients whose last statistics are kept; the oldest are forgotten."""
+STATISTICS_BYTES_MAX = 1024 * 1024
+"""Longest statistics kept of one client."""
+
+STATUS_AUTHENTICATED = 0
+STATUS_CREDENTIALS_FAILED = 1
+STATUS_SERIALIZATION_MISMATCH = 2
+
+_encode_schema = msgspec.msgpack.Encoder().encode
+_decode_schema = msgspec.msgpack.Decoder(tuple[str, list[tuple[str, int]]]).decode
+
+
+class ClientStatistics(msgspec.Struct, frozen=True):
+    """What a client last said about itself. Opaque to us."""
+
+    timestamp_ms: int
+    attributes: str
+    metrics: bytes
+
+
+class ClientHandlers:
+    """The client service of one member."""
+
+    def __init__(self, server: Server) -> None:
+        """Register every request of the client service that is offered."""
+        self._server = server
+        self._ctx = server.ctx
+        self._registry = server.member.registry
+        self.statistics: dict[bytes, ClientStatistics] = {}
+        server.intake.hello = self.hello
+        operations: dict[str, RunOnConnection] = {
+            "authentication": self._authenticate_again,
+            "authenticationCustom": self._authenticate_again,
+            "ping": self._ping,
+            # Partitions are arranged as soon as there is a data member; nothing is to be triggered.
+            "triggerPartitionAssignment": self._ping,
+            "addClusterViewListener": self._add_cluster_view_listener,
+            "localBackupListener": self._add_backup_listener,
+            "createProxy": self._create_proxy,
+            "createProxies": self._create_proxies,
+            "destroyProxy": self._destroy_proxy,
+            "getDistributedObjects": self._get_distributed_objects,
+            "addDistributedObjectListener": self._add_object_listener,
+            "removeDistributedObjectListener": self._remove_listener,
+            "statistics": self._statistics,
+            "sendSchema": self._send_schema,
+            "fetchSchema": self._fetch_schema,
+            "sendAllSchemas": self._send_all_schemas,
+        }
+        for name, run in operations.items():
+            server.connection_operations[message_type(f"Client.{name}")] = run
+
+    # -- authentication -------------------------------------------------------------------
+
+    def hello(self, connection: Connection, message: RawMessage) -> None:
+        """The first message of a connection: an authentication, or the end of it."""
+        server = self._server
+        try:
+            name, fields = decode_request(message)
+        except GridError as error:
+            server.tally("protocol_errors")
+            server.refuse(connection, message[5], error)
+            server.intake.close(connection, f"not authenticated: {error}")
+            return
+        if not name.startswith("Client.authentication"):
+            server.tally("unauthenticated_requests")
+            early = ProtocolError(f"{name} came before authentication")
+            server.refuse(connection, message[5], early)
+            server.intake.close(connection, str(early))
+            return
+        if not server.member.is_joined:
+            # A client tries its next address; status 3 would make it give the cluster up.
+            server.intake.close(connection, "this member has not joined its cluster yet")
+            return
+        status = self._status(name, fields)
+        if status == STATUS_AUTHENTICATED:
+            self._admit(connection, fields)
+        else:
+            server.tally("authentications_failed")
+        server.deliver(connection, self._authentication_answer(name, message[5], status))
+        if status != STATUS_AUTHENTICATED:
+            server.intake.close(connection, f"authentication failed with status {status}")
+
+    def _status(self, name: str, fields: dict[str, object]) -> int:
+        if fields["cluster_name"] != self._ctx.settings.cluster_name:
+            return STATUS_CREDENTIALS_FAILED
+        if name != "Client.authentication" or fields["username"] or fields["password"]:
+            # Nobody configured credentials here; whoever sends some means another cluster.
+            return STATUS_CREDENTIALS_FAILED
+        if fields["serialization_version"] != SERIALIZATION_VERSION:
+            return STATUS_SERIALIZATION_MISMATCH
+        return STATUS_AUTHENTICATED
+
+    def _admit(self, connection: Connection, fields: dict[str, object]) -> None:
+        connection.phase = Phase.READY
+        connection.splitter.limits = AUTHENTICATED
+        connection.client_name = str(fields["client_name"])
+        connection.client_type = str(fields["client_type"])
+        labels = fields["labels"]
+        connection.labels = tuple(labels) if isinstance(labels, list) else ()
+        identity = fields["uuid"]
+        if isinstance(identity, bytes):
+            connection.client_id = ClientId(identity)
+            self._server.clients[identity] = connection
+        self._server.tally("authentications")
+
+    def _authentication_answer(self, name: str, correlation: int, status: int) -> bytes:
+        good = status == STATUS_AUTHENTICATED
+        ctx = self._ctx
+        return encode_response(
+            name,
+            correlation,
+            status=status,
+            address=ctx.me.address if good else None,
+            member_uuid=ctx.id if good else None,
+            serialization_version=SERIALIZATION_VERSION,
+            server_version=PRODUCT_VERSION,
+            partition_count=ctx.settings.partition_count if good else -1,
+            cluster_id=ctx.members.cluster_id if good else NIL_UUID,
+            failover_supported=False,
+            member_list_version=-1,
+            partition_list_version=-1,
+        )
+
+    def _authenticate_again(self, connection: Connection, message: RawMessage) -> None:
+        raise UsageError("this connection is authenticated already")
+
+    # -- keeping in touch -----------------------------------------------------------------
+
+    def _ping(self, connection: Connection, message: RawMessage) -> None:
+        self._server.deliver(connection, empty_response(message[4], message[5], 0))
+
+    def _add_cluster_view_listener(self, connection: Connection, message: RawMessage) -> None:
+        self._server.views.register(connection, message[5])
+
+    def _add_backup_listener(self, connection: Connection, message: RawMessage) -> None:
+        connection.backup_correlation = message[5]
+        registration = self._server.listeners.new_registration()
+        self._answer(connection, message, response=registration)
+
+    def _statistics(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        size = len(fields["client_attributes"]) + len(fields["metrics_blob"])
+        if size > STATISTICS_BYTES_MAX:
+            raise UsageError(f"statistics have at most {STATISTICS_BYTES_MAX} bytes, not {size}")
+        identity = connection.client_id
+        if identity is not None:
+            self.statistics.pop(identity, None)
+            self.statistics[identity] = ClientStatistics(
+                fields["timestamp"], fields["client_attributes"], fields["metrics_blob"]
+            )
+            while len(self.statistics) > STATISTICS_CLIENTS_MAX:
+                del self.statistics[next(iter(self.statistics))]
+        self._answer(connection, message)
+
+    # -- structures -----------------------------------------------------------------------
+
+    def _create_proxy(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        self._create(connection, message, [(fields["name"], fields["service_name"])])
+
+    def _create_proxies(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        self._create(connection, message, fields["proxies"])
+
+    def _create(
+        self, connection: Connection, message: RawMessage, proxies: list[tuple[str, str]]
+    ) -> None:
+        facts: list[tuple[str, str, bool, bytes]] = []
+        for name, service in proxies:
+            if service != MAP_SERVICE:
+                raise UnsupportedError(f"the service {service!r} is not offered by this cluster")
+            check_name(name)
+            if self._registry.get(MAP_KIND, name) is None:
+                facts.append(self.map_fact(name, alive=True))
+        self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
+
+    def map_fact(self, name: str, *, alive: bool) -> tuple[str, str, bool, bytes]:
+        """The registry's fact that a map exists with its configured backups, or does not."""
+        settings = self._ctx.settings.map_settings(name)
+        value = backups_value(settings.backup_count, settings.async_backup_count)
+        return MAP_KIND, name, alive, value
+
+    def ensure_map(self, name: str) -> None:
+        """Register a map that is used without having been created."""
+        if self._registry.get(MAP_KIND, name) is None:
+            check_name(name)
+            self._registry.announce([self.map_fact(name, alive=True)])
+
+    def _destroy_proxy(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        name, service = fields["name"], fields["service_name"]
+        if service != MAP_SERVICE:
+            raise UnsupportedError(f"the service {service!r} is not offered by this cluster")
+        facts = []
+        if self._registry.get(MAP_KIND, name) is not None:
+            facts.append(self.map_fact(name, alive=False))
+        self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
+
+    def _get_distributed_objects(self, connection: Connection, message: RawMessage) -> None:
+        found = [
+            DistributedObjectInfo(MAP_SERVICE, entry.key) for entry in self._registry.structures()
+        ]
+        self._answer(connection, message, response=found)
+
+    def _add_object_listener(self, connection: Connection, message: RawMessage) -> None:
+        name, fields = decode_request(message)
+        listener = Listener(connection, message[5], name, "")
+        listener.local_only = fields["local_only"]
+        registration = self._server.listeners.add_object_listener(listener)
+        self._answer(connection, message, response=registration)
+
+    def _remove_listener(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        removed = self._server.listeners.remove(fields["registration_id"])
+        self._answer(connection, message, response=removed)
+
+    # -- Compact schemas ------------------------------------------------------------------
+
+    def _send_schema(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        # The set of members is read when all have answered: by then each on our list has it.
+        self._announce(
+            connection,
+            self._schema_facts([fields["schema"]]),
+            lambda: encode_response(
+                "Client.sendSchema",
+                message[5],
+                replicated_members=list(self._ctx.members.ids()),
+            ),
+        )
+
+    def _send_all_schemas(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        facts = self._schema_facts(fields["schemas"])
+        self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
+
+    def _schema_facts(self, schemas: list[Schema]) -> list[tuple[str, str, bool, bytes]]:
+        facts = []
+        for schema in schemas:
+            pairs = [(field.field_name, field.kind) for field in schema.fields]
+            value = _encode_schema((schema.type_name, pairs))
+            facts.append((SCHEMA_KIND, str(CompactSchema.from_wire(schema).id), True, value))
+        return facts
+
+    def _fetch_schema(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        entry = self._registry.get(SCHEMA_KIND, str(fields["schema_id"]))
+        schema = None
+        if entry is not None:
+            type_name, pairs = _decode_schema(entry.value)
+            schema = Schema(type_name, [FieldDescriptor(*pair) for pair in pairs])
+        self._answer(connection, message, schema=schema)
+
+    # -- answering ------------------------------------------------------------------------
+
+    def _answer(self, connection: Connection, message: RawMessage, **fields: object) -> None:
+        self._server.deliver(connection, answer(message, **fields))
+
+    def _announce(
+        self,
+        connection: Connection,
+        facts: list[tuple[str, str, bool, bytes]],
+        response: Callable[[], bytes],
+    ) -> None:
+        """Answer when every member knows the facts."""
+        token = _Announced(connection, response)
+        if facts:
+            self._registry.announce(facts, token)
+        else:
+            self._registry.completed.append(token)
+
+    def drain_announcements(self) -> None:
+        """Answer those whose facts every member has by now."""
+        completed = self._registry.completed
+        if completed:
+            self._registry.completed = []
+            for token in completed:
+                if isinstance(token, _Announced):
+                    self._server.deliver(token.connection, token.response())
+
+
+class _Announced:
+    """Whom to answer, and how, when an announcement is done."""
+
+    __slots__ = ("connection", "response")
+
+    def __init__(self, connection: Connection, response: Callable[[], bytes]) -> None:
+        self.connection = connection
+        self.response = response
+
+
+def answer(message: RawMessage, **fields: object) -> bytes:
+    """The response to a message, by its type."""
+    return encode_response(BY_TYPE[message[4]].name, message[5], **fields)
+
+
+def check_name(name: str) -> None:
+    """Refuse names that are no names.
+
+    Raises:
+        UsageError: The name is empty or too long.
+    """
+    if not 0 < len(name) <= NAME_LENGTH_MAX:
+        raise UsageError(f"a structure's name has 1 to {NAME_LENGTH_MAX} characters")

@@ -1,0 +1,329 @@
+"""Requests to maps that belong to one partition: single keys, bulk calls, iteration.
+
+Knows how each map request's fields become a call of the map service and how its result becomes a
+response. The few requests that make up nearly all traffic have short cuts (``wire.hot``), the
+others go through the table codec.
+
+A write is answered when its synchronous backups have it. A backup-aware client that has its backup
+listener on this connection is answered at once with the number of acknowledgements it will get
+(docs/design/0001, decision 7); for everybody else we wait ourselves.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from whimbrel.core.replication.fragments import PartitionReplica
+from whimbrel.core.replication.outbox import PendingReply
+from whimbrel.core.structures.record import EntryView
+from whimbrel.errors import ProtocolError, UsageError
+from whimbrel.serving.handlers_client import ClientHandlers, answer, check_name
+from whimbrel.serving.session import Connection, Origin
+from whimbrel.wire.codec import decode_request
+from whimbrel.wire.customs import SimpleEntryView
+from whimbrel.wire.field_codec import Fields
+from whimbrel.wire.frames import BACKUP_AWARE, RawMessage
+from whimbrel.wire.hot import (
+    bool_response,
+    data_response,
+    decode_key_request,
+    decode_put_request,
+    empty_response,
+    with_backup_acks,
+)
+
+if TYPE_CHECKING:
+    from whimbrel.serving.server import Server
+
+INT_MAX = 2**31 - 1
+NAMES_CACHED_MAX = 10_000
+"""Map names kept decoded; the cache starts again beyond that."""
+FETCH_BATCH_MAX = 10_000
+"""Most entries of one fetchKeys or fetchEntries, whatever the client asks for."""
+LARGE_VALUE_BYTES = 4096
+"""Values from this size on count towards the limit of reply bytes per turn."""
+
+_ACK_TO = struct.Struct("<16sq")
+"""Where backups send their acknowledgement: client uuid and correlation id of the call."""
+
+Run = Callable[[PartitionReplica, str, Fields], dict[str, Any]]
+Change = Callable[[PartitionReplica, str, Fields], None]
+
+
+class MapHandlers:
+    """The map service's requests to one partition, as clients see them."""
+
+    def __init__(self, server: Server, clients: ClientHandlers) -> None:
+        """Register every request to one partition that is offered."""
+        self._server = server
+        self._clients = clients
+        self._maps = server.maps
+        self._dataplane = server.dataplane
+        self._names: dict[bytes, str] = {}
+        self._used: dict[str, None] = {}
+        self._register_hot()
+        self._register_reads()
+        self._register_writes()
+
+    # -- names ----------------------------------------------------------------------------
+
+    def _name(self, raw: bytes) -> str:
+        """The map's name; decoded once."""
+        name = self._names.get(raw)
+        if name is None:
+            try:
+                name = raw.decode()
+            except UnicodeDecodeError as error:
+                raise ProtocolError("a map's name is not UTF-8") from error
+            check_name(name)
+            if len(self._names) >= NAMES_CACHED_MAX:
+                self._names.clear()
+            self._names[raw] = name
+        return name
+
+    def _use(self, name: str) -> None:
+        """A map is written: see to it that every member knows that it exists."""
+        if name not in self._used:
+            self._clients.ensure_map(name)
+            self._used[name] = None
+
+    def forget(self, name: str) -> None:
+        """The map was destroyed: its next use creates it again."""
+        self._used.pop(name, None)
+
+    # -- replies to writes ----------------------------------------------------------------
+
+    def _begin(self, origin: Origin, message: RawMessage) -> PendingReply:
+        """Tell the data plane who waits for the changes made next, and whom backups shall tell."""
+        dataplane = self._dataplane
+        reply = dataplane.reply = PendingReply(origin)
+        if (
+            message[7] & BACKUP_AWARE
+            and isinstance(origin, Connection)
+            and origin.backup_correlation is not None
+            and origin.client_id is not None
+        ):
+            dataplane.ack_to = _ACK_TO.pack(origin.client_id, message[5])
+        return reply
+
+    def _finish(
+        self, origin: Origin, message: RawMessage, reply: PendingReply, response: bytes
+    ) -> None:
+        """Answer a write now, or when its backups are done."""
+        dataplane = self._dataplane
+        acks = reply.remaining
+        if acks <= 0:
+            self._server.deliver(origin, response)
+        elif dataplane.ack_to:
+            reply.payload = message[5]
+            self._server.deliver(origin, with_backup_acks(response, acks))
+        else:
+            reply.payload = response
+            origin.in_flight += 1
+        dataplane.reply = None
+        dataplane.ack_to = b""
+
+    # -- single keys, short cuts ----------------------------------------------------------
+
+    def _register_hot(self) -> None:
+        self._add("get", write=False, run=self._get)
+        self._add("containsKey", write=False, run=self._contains_key)
+        self._add("put", write=True, run=self._put)
+        self._add("set", write=True, run=self._set)
+        self._add("remove", write=True, run=self._remove)
+        self._add("delete", write=True, run=self._delete)
+
+    def _add(
+        self,
+        method: str,
+        *,
+        write: bool,
+        run: Callable[[Origin, PartitionReplica, RawMessage], None],
+    ) -> None:
+        self._server.add_partition_operation(f"Map.{method}", write, run)
+
+    def _get(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
+        raw, key = decode_key_request(message[0], message[3])
+        value = self._maps.get(partition, self._names.get(raw) or self._name(raw), key)
+        origin.out.append(data_response(message[4], message[5], 0, value))
+        if value is not None and len(value) > LARGE_VALUE_BYTES:
+            origin.out_bytes += len(value)
+        if not origin.dirty:
+            self._server.mark(origin)
+
+    def _contains_key(
+        self, origin: Origin, partition: PartitionReplica, message: RawMessage
+    ) -> None:
+        raw, key = decode_key_request(message[0], message[3])
+        found = self._maps.contains_key(partition, self._name(raw), key)
+        self._server.deliver(origin, bool_response(message[4], message[5], 0, found))
+
+    def _put(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
+        raw, key, value, ttl_ms = decode_put_request(message[0], message[3])
+        name = self._names.get(raw) or self._name(raw)
+        if name not in self._used:
+            self._use(name)
+        reply = self._begin(origin, message)
+        old = self._maps.put(partition, name, key, value, ttl_ms)
+        self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
+
+    def _set(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
+        raw, key, value, ttl_ms = decode_put_request(message[0], message[3])
+        name = self._names.get(raw) or self._name(raw)
+        if name not in self._used:
+            self._use(name)
+        reply = self._begin(origin, message)
+        self._maps.set(partition, name, key, value, ttl_ms)
+        self._finish(origin, message, reply, empty_response(message[4], message[5], 0))
+
+    def _remove(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
+        raw, key = decode_key_request(message[0], message[3])
+        reply = self._begin(origin, message)
+        old = self._maps.remove(partition, self._name(raw), key)
+        self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
+
+    def _delete(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
+        raw, key = decode_key_request(message[0], message[3])
+        reply = self._begin(origin, message)
+        gone = self._maps.delete(partition, self._name(raw), key)
+        self._finish(origin, message, reply, bool_response(message[4], message[5], 0, gone))
+
+    # -- single keys by the table ---------------------------------------------------------
+
+    def _add_read(self, method: str, run: Run) -> None:
+        def read(origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
+            _, fields = decode_request(message)
+            check_name(fields["name"])
+            data = answer(message, **run(partition, fields["name"], fields))
+            self._server.deliver(origin, data)
+
+        self._add(method, write=False, run=read)
+
+    def _add_write(self, method: str, run: Run) -> None:
+
+        def write(origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
+            _, fields = decode_request(message)
+            name = fields["name"]
+            check_name(name)
+            self._use(name)
+            reply = self._begin(origin, message)
+            values = run(partition, name, fields)
+            self._finish(origin, message, reply, answer(message, **values))
+
+        self._add(method, write=True, run=write)
+
+    def _register_reads(self) -> None:
+        maps = self._maps
+
+        def get_all(partition: PartitionReplica, name: str, f: Fields) -> dict[str, Any]:
+            return {"response": maps.get_all(partition, name, f["keys"])}
+
+        def entry_view(partition: PartitionReplica, name: str, f: Fields) -> dict[str, Any]:
+            view = maps.entry_view(partition, name, f["key"])
+            return {
+                "response": None if view is None else _client_view(view),
+                "max_idle": -1 if view is None else view.max_idle_ms,
+            }
+
+        def fetch_keys(partition: PartitionReplica, name: str, f: Fields) -> dict[str, Any]:
+            cursor, found = self._fetch(partition, name, f)
+            return {"iteration_pointers": _pointers(cursor), "keys": [key for key, _ in found]}
+
+        def fetch_entries(partition: PartitionReplica, name: str, f: Fields) -> dict[str, Any]:
+            cursor, found = self._fetch(partition, name, f)
+            return {"iteration_pointers": _pointers(cursor), "entries": found}
+
+        self._add_read("getAll", get_all)
+        self._add_read("getEntryView", entry_view)
+        self._add_read("fetchKeys", fetch_keys)
+        self._add_read("fetchEntries", fetch_entries)
+
+    def _fetch(
+        self, partition: PartitionReplica, name: str, fields: Fields
+    ) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """The next entries of an iteration; its pointers are opaque to clients."""
+        batch = fields["batch"]
+        if batch < 1:
+            raise UsageError(f"a batch has at least one entry, not {batch}")
+        cursor = _cursor(fields["iteration_pointers"])
+        return self._maps.fetch_entries(partition, name, cursor, min(batch, FETCH_BATCH_MAX))
+
+    def _register_writes(self) -> None:
+        maps = self._maps
+        answering: tuple[tuple[str, Run], ...] = (
+            ("putIfAbsent", lambda p, n, f: _response(
+                maps.put_if_absent(p, n, f["key"], f["value"], f["ttl"]))),
+            ("putWithMaxIdle", lambda p, n, f: _response(
+                maps.put(p, n, f["key"], f["value"], f["ttl"], f["max_idle"]))),
+            ("putIfAbsentWithMaxIdle", lambda p, n, f: _response(
+                maps.put_if_absent(p, n, f["key"], f["value"], f["ttl"], f["max_idle"]))),
+            ("tryPut", lambda p, n, f: _response(maps.try_put(p, n, f["key"], f["value"]))),
+            ("tryRemove", lambda p, n, f: _response(maps.try_remove(p, n, f["key"]))),
+            ("replace", lambda p, n, f: _response(maps.replace(p, n, f["key"], f["value"]))),
+            ("replaceIfSame", lambda p, n, f: _response(
+                maps.replace_if_same(p, n, f["key"], f["test_value"], f["value"]))),
+            ("removeIfSame", lambda p, n, f: _response(
+                maps.remove_if_same(p, n, f["key"], f["value"]))),
+            ("setTtl", lambda p, n, f: _response(maps.set_ttl(p, n, f["key"], f["ttl"]))),
+            ("evict", lambda p, n, f: _response(maps.evict(p, n, f["key"]))),
+        )  # fmt: skip
+        silent: tuple[tuple[str, Change], ...] = (
+            ("putTransient", lambda p, n, f: maps.put_transient(
+                p, n, f["key"], f["value"], f["ttl"])),
+            ("setWithMaxIdle", lambda p, n, f: maps.set(
+                p, n, f["key"], f["value"], f["ttl"], f["max_idle"])),
+            ("putTransientWithMaxIdle", lambda p, n, f: maps.put_transient(
+                p, n, f["key"], f["value"], f["ttl"], f["max_idle"])),
+            ("putAll", lambda p, n, f: maps.put_all(p, n, f["entries"])),
+        )  # fmt: skip
+        for method, run in answering:
+            self._add_write(method, run)
+        for method, change in silent:
+            self._add_write(method, _silent(change))
+
+
+def _silent(change: Change) -> Run:
+    """A write whose response has no fields."""
+
+    def run(partition: PartitionReplica, name: str, fields: Fields) -> dict[str, Any]:
+        change(partition, name, fields)
+        return {}
+
+    return run
+
+
+def _response(value: object) -> dict[str, Any]:
+    return {"response": value}
+
+
+def _client_view(view: EntryView) -> SimpleEntryView:
+    """An entry's book-keeping as clients know it."""
+    return SimpleEntryView(
+        key=view.key,
+        value=view.value,
+        cost=view.cost,
+        creation_time=view.created_ms,
+        expiration_time=view.expires_ms,
+        hits=view.hits,
+        last_access_time=view.last_access_ms,
+        last_stored_time=-1,
+        last_update_time=view.updated_ms,
+        version=view.version,
+        ttl=view.ttl_ms,
+        max_idle=view.max_idle_ms,
+    )
+
+
+def _cursor(pointers: list[tuple[int, int]]) -> int:
+    """Where an iteration goes on. Clients begin with (largest int, -1) or with nothing."""
+    if not pointers:
+        return 0
+    position, size = pointers[-1]
+    return 0 if size < 0 and position == INT_MAX else position
+
+
+def _pointers(cursor: int) -> list[tuple[int, int]]:
+    """A place in an iteration as clients carry it; a negative position ends it."""
+    return [(cursor, -1 if cursor < 0 else 0)]

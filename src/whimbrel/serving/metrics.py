@@ -1,0 +1,41 @@
+"""Counters and gauges of one member by name, for the metrics page. Knows names, not formats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from whimbrel.serving.questions import Questions
+    from whimbrel.serving.server import Server
+
+
+def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
+    """All figures of a member; counters end in ``_total``."""
+    figures: dict[str, float] = {}
+    for name in sorted(server.counters):
+        figures[f"{name}_total"] = server.counters[name]
+    for operation in server.partition_operations.values():
+        if operation.count:
+            method = operation.name.partition(".")[2]
+            figures[f"requests_map_{method}_total"] = operation.count
+    member = server.member
+    figures["clients"] = sum(
+        1 for connection in server.intake.connections.values() if connection.client_id is not None
+    )
+    figures["client_connections"] = len(server.intake.connections)
+    figures["listeners"] = server.listeners.count
+    figures["parked_requests"] = server.parking.count
+    figures["parked_bytes"] = server.parking.bytes
+    figures["parked_requests_total"] = server.parking.parked_total
+    figures["calls_waiting"] = server.calls.waiting_count()
+    figures["whole_map_calls"] = server.scatter.count
+    figures["questions_waiting"] = questions.waiting_count
+    figures["members"] = len(server.ctx.members.members)
+    figures["structures"] = len(member.registry.structures())
+    figures["schemas"] = len(member.registry.schemas())
+    figures["registry_announcements"] = member.registry.announcing_count()
+    figures["partitions_lost_total"] = member.lost_total
+    figures["messages_from_strangers_total"] = member.strangers_total
+    figures["partitions_owned"] = server.table.primary_count(server.ctx.id)
+    figures["replicas_held"] = server.table.replica_count(server.ctx.id)
+    return figures

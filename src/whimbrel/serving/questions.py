@@ -1,0 +1,115 @@
+"""Questions between members: a JSON document about one member, asked by another or by ourselves.
+
+Knows how a question travels and that each gets an answer; what a document contains is registered
+by name in ``documents``. Answers of members that left or stay silent are error sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from whimbrel.core.ids import MemberId
+from whimbrel.core.messages import Message, QuestionAnswered, QuestionAsked
+from whimbrel.core.model import MemberList, members_left
+from whimbrel.errors import GridError, UsageError
+from whimbrel.serving.outputs import Answered
+
+if TYPE_CHECKING:
+    from whimbrel.serving.server import Server
+
+QUESTION_TIMEOUT_US = 5_000_000
+"""A question to another member that is not answered by then is answered with an error."""
+QUESTIONS_MAX = 1_000
+"""Questions to other members under way."""
+
+Document = Callable[[bytes], bytes]
+"""Makes a JSON document from JSON arguments; a GridError's text becomes the error sentence."""
+
+
+class _Waiting:
+    """A question on its way."""
+
+    __slots__ = ("asked_us", "deadline_us", "member", "message")
+
+    def __init__(self, member: MemberId, message: QuestionAsked, now_us: int) -> None:
+        self.member = member
+        self.message = message
+        self.asked_us = now_us
+        self.deadline_us = now_us + QUESTION_TIMEOUT_US
+
+
+class Questions:
+    """Questions of one member, in both directions."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.documents: dict[str, Document] = {}
+        """What this member can tell, by name; the layers above add theirs."""
+        self._waiting: dict[int, _Waiting] = {}
+
+    @property
+    def waiting_count(self) -> int:
+        """Questions to other members that have no answer yet."""
+        return len(self._waiting)
+
+    def ask(self, member: MemberId | None, what: str, arguments: bytes) -> int:
+        """Ask a member, the master when None; an ``Answered`` with the returned number comes."""
+        ctx = self._server.ctx
+        call = ctx.next_number()
+        target = ctx.master if member is None else member
+        if target is None:
+            self._finish(call, b"", "this member has not joined a cluster")
+        elif target == ctx.id:
+            document, error = self._make(what, arguments)
+            self._finish(call, document, error)
+        elif not ctx.is_member(target):
+            self._finish(call, b"", f"there is no member {target}")
+        elif len(self._waiting) >= QUESTIONS_MAX:
+            self._finish(call, b"", f"{QUESTIONS_MAX} questions wait for answers already")
+        else:
+            message = QuestionAsked(call, what, arguments)
+            self._waiting[call] = _Waiting(target, message, ctx.now_us)
+            ctx.send(target, message)
+        return call
+
+    def on_message(self, sender: MemberId, message: Message) -> None:
+        """Take QuestionAsked or QuestionAnswered."""
+        if isinstance(message, QuestionAsked):
+            document, error = self._make(message.what, message.arguments)
+            self._server.ctx.send(sender, QuestionAnswered(message.call, document, error))
+        elif isinstance(message, QuestionAnswered):
+            waiting = self._waiting.pop(message.call, None)
+            if waiting is not None:
+                self._finish(message.call, message.document, message.error)
+
+    def members_changed(self, old: MemberList, new: MemberList) -> None:
+        """Questions to members that left will not be answered."""
+        left = members_left(old, new)
+        for call, waiting in list(self._waiting.items()):
+            if waiting.member in left:
+                del self._waiting[call]
+                self._finish(call, b"", f"member {waiting.member} has left")
+
+    def tick(self) -> None:
+        """Repeat questions that may have been lost; give up those that are late."""
+        ctx = self._server.ctx
+        for call, waiting in list(self._waiting.items()):
+            if ctx.now_us >= waiting.deadline_us:
+                del self._waiting[call]
+                self._finish(call, b"", f"member {waiting.member} did not answer in time")
+            elif ctx.now_us - waiting.asked_us >= ctx.settings.call_timeout_us:
+                waiting.asked_us = ctx.now_us
+                ctx.send(waiting.member, waiting.message)
+
+    def _make(self, what: str, arguments: bytes) -> tuple[bytes, str]:
+        make = self.documents.get(what)
+        try:
+            if make is None:
+                raise UsageError(f"this member has no document {what!r}")
+            return make(arguments), ""
+        except GridError as error:
+            return b"", str(error)
+
+    def _finish(self, call: int, document: bytes, error: str) -> None:
+        self._server.outputs.append(Answered(call, document, error))

@@ -1,0 +1,334 @@
+"""Whole-map calls: asked of every primary, gathered until each partition has answered once.
+
+The asking member names the partitions it means explicitly and each answer names those it covers;
+partitions that moved meanwhile are asked again at their new primary, so each counts exactly once
+(docs/design/0001, decision 8). Writes among these calls (clear, evict all) are repeatable, and are
+answered only when the backups of the partitions have them.
+
+The same channel carries notes between serving layers (``tell``): what listeners want to hear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.errors import GridError, OverloadedError, ProtocolError
+from whimbrel.serving.calls import Call
+from whimbrel.wire import errors as codes
+from whimbrel.wire.links import SCATTER, SCATTER_REPLY
+
+if TYPE_CHECKING:
+    from whimbrel.serving.server import Server
+
+GATHERS_MAX = 1_000
+"""Whole-map calls of one member under way; more are refused as overload."""
+GATHER_TIMEOUT_US = 30_000_000
+"""A whole-map call that some partition has not answered by then fails as timed out."""
+GATHER_BYTES_MAX = 512 * 1024 * 1024
+"""Most bytes of keys and values one whole-map call may return."""
+SHARE_BYTES_MAX = 128 * 1024 * 1024
+"""Most bytes of one member's answer; it must fit into a link frame."""
+TELL = "tell:"
+"""Prefix of notes, which concern no partition."""
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """One member's share of a whole-map call."""
+
+    operation: str
+    name: str
+    argument: bytes
+    partitions: list[int]
+
+
+class Share(msgspec.Struct, array_like=True):
+    """The answer: partitions covered, a number, items (keys, values or both in turn)."""
+
+    partitions: list[int]
+    count: int = 0
+    items: list[bytes] = []
+    error: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_asked = msgspec.msgpack.Decoder(Asked).decode
+_decode_share = msgspec.msgpack.Decoder(Share).decode
+
+Finished = Callable[["Gather"], None]
+Execute = Callable[[str, bytes, Sequence[PartitionId], Callable[[Share], None]], None]
+"""Runs an operation on own partitions: (map name, argument, partitions, done)."""
+
+
+class Gather:
+    """A whole-map call under way."""
+
+    __slots__ = (
+        "argument",
+        "bytes",
+        "code",
+        "count",
+        "deadline_us",
+        "error",
+        "finished",
+        "items",
+        "missing",
+        "name",
+        "operation",
+        "out",
+    )
+
+    def __init__(
+        self, operation: str, name: str, argument: bytes, partition_count: int, finished: Finished
+    ) -> None:
+        self.operation = operation
+        self.name = name
+        self.argument = argument
+        self.missing: dict[int, None] = dict.fromkeys(range(partition_count))
+        """Partitions that nobody has answered for and nobody is asked about."""
+        self.out = 0
+        """Members that are asked and have not answered."""
+        self.count = 0
+        self.items: list[bytes] = []
+        self.bytes = 0
+        self.error = ""
+        self.code = codes.GENERIC
+        """Error code of the client protocol that goes with ``error``."""
+        self.finished = finished
+        self.deadline_us = 0
+
+
+class _Asking:
+    """One member's part of a gather, as the token of its call."""
+
+    __slots__ = ("gather", "partitions")
+
+    def __init__(self, gather: Gather, partitions: list[int]) -> None:
+        self.gather = gather
+        self.partitions = partitions
+
+
+class _Telling:
+    """A note to several members, as the token of its calls."""
+
+    __slots__ = ("then", "waiting")
+
+    def __init__(self, waiting: int, then: Callable[[], None] | None) -> None:
+        self.waiting = waiting
+        self.then = then
+
+
+class Scatter:
+    """Whole-map calls of one member, asking and answering."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.executors: dict[str, Execute] = {}
+        """Operations by name; filled by the map handlers."""
+        self.notes: dict[str, Callable[[MemberId, bytes], None]] = {}
+        """Takers of notes by name."""
+        self._gathers: list[Gather] = []
+
+    @property
+    def count(self) -> int:
+        """Whole-map calls under way."""
+        return len(self._gathers)
+
+    # -- asking ---------------------------------------------------------------------------
+
+    def gather(self, operation: str, name: str, argument: bytes, finished: Finished) -> None:
+        """Run an operation on all partitions; ``finished`` gets the sum, or ``error``.
+
+        Raises:
+            OverloadedError: Too many whole-map calls are under way.
+        """
+        if len(self._gathers) >= GATHERS_MAX:
+            raise OverloadedError(f"at most {GATHERS_MAX} whole-map calls run at once")
+        ctx = self._server.ctx
+        gather = Gather(operation, name, argument, ctx.settings.partition_count, finished)
+        gather.deadline_us = ctx.now_us + GATHER_TIMEOUT_US
+        self._gathers.append(gather)
+        self._ask(gather)
+        self._maybe_finish(gather)
+
+    def _ask(self, gather: Gather) -> None:
+        """Ask the primaries of all missing partitions that are known."""
+        server = self._server
+        mine: list[PartitionId] = []
+        others: dict[MemberId | None, list[int]] = {}
+        partitions, rows = server.dataplane.partitions, server.table.rows
+        for pid in gather.missing:
+            if partitions[pid].is_primary:
+                mine.append(PartitionId(pid))
+            else:
+                others.setdefault(rows[pid][0], []).append(pid)
+        for member, pids in others.items():
+            if member is not None and server.forwarding.primary_to_ask(pids[0]) == member:
+                self._ask_member(gather, member, pids)
+        if mine:
+            for pid in mine:
+                del gather.missing[pid]
+            gather.out += 1
+            asking = _Asking(gather, list(mine))
+            self._execute(gather.operation, gather.name, gather.argument, mine, self._taker(asking))
+
+    def _ask_member(self, gather: Gather, member: MemberId, pids: list[int]) -> None:
+        body = _encode(Asked(gather.operation, gather.name, gather.argument, pids))
+        try:
+            self._server.calls.start(member, SCATTER, body, _Asking(gather, pids))
+        except OverloadedError as error:
+            gather.error, gather.code = str(error), codes.OVERLOAD
+            return
+        for pid in pids:
+            del gather.missing[pid]
+        gather.out += 1
+
+    def _taker(self, asking: _Asking) -> Callable[[Share], None]:
+        def take(share: Share) -> None:
+            self._take_share(asking, share)
+            self._maybe_finish(asking.gather)
+
+        return take
+
+    def _take_share(self, asking: _Asking, share: Share) -> None:
+        gather = asking.gather
+        gather.out -= 1
+        covered = dict.fromkeys(share.partitions)
+        for pid in asking.partitions:
+            if pid not in covered:
+                gather.missing[pid] = None
+        gather.count += share.count
+        gather.items.extend(share.items)
+        gather.bytes += sum(map(len, share.items))
+        if share.error:
+            gather.error = share.error
+        elif gather.bytes > GATHER_BYTES_MAX:
+            gather.error = f"the result has more than {GATHER_BYTES_MAX} bytes"
+            gather.code = codes.MESSAGE_TOO_BIG
+
+    def _maybe_finish(self, gather: Gather) -> None:
+        if (gather.error or (not gather.missing and not gather.out)) and gather in self._gathers:
+            self._gathers.remove(gather)
+            gather.finished(gather)
+
+    def ask_again(self) -> None:
+        """Rows changed or time passed: ask about what nobody has answered, end what is late."""
+        ctx = self._server.ctx
+        for gather in list(self._gathers):
+            if ctx.now_us >= gather.deadline_us:
+                gather.code = codes.OPERATION_TIMEOUT
+                gather.error = (
+                    f"not all partitions answered in {GATHER_TIMEOUT_US // 1_000_000} s: "
+                    f"{len(gather.missing)} have no known primary, {gather.out} members are silent"
+                )
+            elif gather.missing and not ctx.data_members():
+                gather.error = "no member of the cluster holds data"
+                gather.code = codes.NO_DATA_MEMBER
+            elif gather.missing:
+                self._ask(gather)
+            self._maybe_finish(gather)
+
+    # -- notes ----------------------------------------------------------------------------
+
+    def tell(
+        self,
+        members: Sequence[MemberId],
+        what: str,
+        body: bytes,
+        then: Callable[[], None] | None,
+    ) -> None:
+        """Send a note to members; ``then`` is called when each has answered or left."""
+        if not members:
+            if then is not None:
+                then()
+            return
+        telling = _Telling(len(members), then)
+        payload = _encode(Asked(TELL + what, "", body, []))
+        for member in members:
+            self._server.calls.start(member, SCATTER, payload, telling, essential=True)
+
+    def _told(self, telling: _Telling) -> None:
+        telling.waiting -= 1
+        if not telling.waiting and telling.then is not None:
+            telling.then()
+
+    # -- replies and losses ---------------------------------------------------------------
+
+    def on_reply(self, token: object, body: bytes) -> None:
+        """A member has answered.
+
+        Raises:
+            ProtocolError: The body is no share.
+        """
+        if isinstance(token, _Telling):
+            self._told(token)
+        elif isinstance(token, _Asking):
+            try:
+                share = _decode_share(body)
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise ProtocolError(f"not a share of a whole-map call: {error}") from error
+            self._take_share(token, share)
+            self._maybe_finish(token.gather)
+
+    def on_lost(self, call: Call) -> None:
+        """A member left before it answered: its partitions are asked again elsewhere."""
+        token = call.token
+        if isinstance(token, _Telling):
+            self._told(token)
+        elif isinstance(token, _Asking):
+            self._take_share(token, Share([]))
+
+    # -- answering ------------------------------------------------------------------------
+
+    def on_call(self, sender: MemberId, number: int, body: bytes) -> None:
+        """Another member asks for our share, or tells something.
+
+        Raises:
+            ProtocolError: The body is no question.
+        """
+        try:
+            asked = _decode_asked(body)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"not a whole-map call: {error}") from error
+        calls = self._server.calls
+
+        def answer(share: Share) -> None:
+            if sum(map(len, share.items)) > SHARE_BYTES_MAX:
+                share = Share([], error=f"one member's share has more than {SHARE_BYTES_MAX} bytes")
+            calls.answer(sender, number, SCATTER_REPLY, _encode(share))
+
+        if asked.operation.startswith(TELL):
+            take = self.notes.get(asked.operation.removeprefix(TELL))
+            if take is None:
+                raise ProtocolError(f"nobody takes a note {asked.operation!r}")
+            take(sender, asked.argument)
+            answer(Share([]))
+            return
+        count = self._server.ctx.settings.partition_count
+        partition = self._server.dataplane.partition
+        mine = [
+            PartitionId(pid)
+            for pid in asked.partitions
+            if 0 <= pid < count and partition(PartitionId(pid)).is_primary
+        ]
+        self._execute(asked.operation, asked.name, asked.argument, mine, answer)
+
+    def _execute(
+        self,
+        operation: str,
+        name: str,
+        argument: bytes,
+        partitions: Sequence[PartitionId],
+        done: Callable[[Share], None],
+    ) -> None:
+        execute = self.executors.get(operation)
+        if execute is None:
+            done(Share([], error=f"this member does not know the whole-map call {operation!r}"))
+            return
+        try:
+            execute(name, argument, partitions, done)
+        except GridError as error:
+            done(Share([], error=str(error)))

@@ -1,0 +1,138 @@
+"""What clients are told about the cluster: the member list and who owns which partition.
+
+A client registers once, on one of its connections, and gets both views at once and after every
+change (facts/client-protocol, section 2). Partition views are coalesced: a rebalancing commits
+many migrations a second, and a client that is late is merely forwarded.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from whimbrel.core.ids import MemberId
+from whimbrel.core.model import MemberInfo
+from whimbrel.serving.session import Connection
+from whimbrel.wire.codec import encode_event, encode_response
+from whimbrel.wire.customs import ClientMember, MemberVersion
+from whimbrel.wire.uuids import uuid_bytes
+
+if TYPE_CHECKING:
+    from whimbrel.serving.server import Server
+
+VIEW_INTERVAL_US = 100_000
+"""Least time between two partition views."""
+VIEW_INTERVAL_PER_PARTITION_US = 20
+"""Added for each partition: a view of 20,011 partitions has 80 KB."""
+
+_REGISTER = "Client.addClusterViewListener"
+_CORRELATION = struct.Struct("<q")
+_CORRELATION_AT = 10
+"""Offset of the correlation id in a message: behind the frame header and the type."""
+
+
+def with_correlation(message: bytes, correlation: int) -> bytes:
+    """The same message for another registration."""
+    head, tail = message[:_CORRELATION_AT], message[_CORRELATION_AT + 8 :]
+    return head + _CORRELATION.pack(correlation) + tail
+
+
+def client_member(info: MemberInfo) -> ClientMember:
+    """A member of our list as clients know it."""
+    numbers = [int(part) if part.isdigit() else 0 for part in info.version.split(".")[:3]]
+    version = MemberVersion(*[*numbers, 0, 0, 0][:3])
+    return ClientMember(info.address, uuid_bytes(info.id), {}, info.lite, version, {})
+
+
+class Views:
+    """The view listeners of one member's clients."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._listeners: dict[int, Connection] = {}
+        self._members_view = b""
+        self._members_version = -1
+        self._told_version = -1
+        self._partitions_view = b""
+        self._partitions_version = 0
+        self._table_dirty = True
+        self._due_us = 0
+
+    def register(self, connection: Connection, correlation: int) -> None:
+        """Answer the registration and send both views."""
+        connection.view_correlation = correlation
+        self._listeners[connection.conn] = connection
+        server = self._server
+        server.deliver(connection, encode_response(_REGISTER, correlation))
+        server.deliver(connection, with_correlation(self._members(), correlation))
+        if self._table_dirty:
+            self._push_partitions(but=connection)
+        if self._partitions_view:
+            server.deliver(connection, with_correlation(self._partitions_view, correlation))
+
+    def drop(self, connection: Connection) -> None:
+        """The connection is gone."""
+        self._listeners.pop(connection.conn, None)
+
+    def members_changed(self) -> None:
+        """A new member list is installed: tell it at once."""
+        version = self._server.ctx.members.version
+        if version != self._told_version:
+            self._told_version = version
+            view = self._members()
+            for connection in self._listeners.values():
+                self._push(connection, view)
+
+    def table_changed(self) -> None:
+        """Rows changed; ``flush`` tells it when it is time."""
+        self._table_dirty = True
+
+    def flush(self) -> None:
+        """Send the partition view when it changed and the last one is long enough ago."""
+        if self._table_dirty and self._listeners and self._server.ctx.now_us >= self._due_us:
+            self._push_partitions(but=None)
+
+    def _push(self, connection: Connection, view: bytes) -> None:
+        if connection.view_correlation is not None:
+            self._server.deliver(connection, with_correlation(view, connection.view_correlation))
+
+    def _push_partitions(self, but: Connection | None) -> None:
+        ctx = self._server.ctx
+        count = ctx.settings.partition_count
+        self._table_dirty = False
+        self._due_us = ctx.now_us + VIEW_INTERVAL_US + VIEW_INTERVAL_PER_PARTITION_US * count
+        owned = self._owned()
+        if not owned:
+            return
+        self._partitions_version += 1
+        self._partitions_view = encode_event(
+            _REGISTER,
+            "partitions_view",
+            0,
+            version=self._partitions_version,
+            partitions=list(owned.items()),
+        )
+        for connection in self._listeners.values():
+            if connection is not but:
+                self._push(connection, self._partitions_view)
+
+    def _owned(self) -> dict[MemberId, list[int]]:
+        owned: dict[MemberId, list[int]] = {}
+        for pid, row in enumerate(self._server.table.rows):
+            primary = row[0]
+            if primary is not None:
+                owned.setdefault(primary, []).append(pid)
+        return owned
+
+    def _members(self) -> bytes:
+        members = self._server.ctx.members
+        if members.version != self._members_version:
+            self._members_version = members.version
+            self._members_view = encode_event(
+                _REGISTER,
+                "members_view",
+                0,
+                version=members.version,
+                member_infos=[client_member(info) for info in members.members],
+            )
+        return self._members_view

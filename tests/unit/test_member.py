@@ -1,0 +1,163 @@
+"""The member: routing of stimuli, the callbacks between rooms, the end of an incarnation."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.engine_pump import member_id, quick_settings
+
+from whimbrel.core.effects import ArmTimer, Effect, Expelled, Joined, Note, Send
+from whimbrel.core.ids import Address, PartitionId
+from whimbrel.core.invariants import check_member
+from whimbrel.core.member import Member
+from whimbrel.core.messages import (
+    ANY_MESSAGE,
+    Heartbeat,
+    QuestionAsked,
+    RegistryTold,
+    SuspicionTold,
+    TableRequested,
+)
+from whimbrel.core.model import MemberInfo, MemberList, members_came, members_left
+from whimbrel.core.registry import MAP_KIND, backups_value
+from whimbrel.core.stimuli import Received, Started, Stimulus, StructuresChanged, TimerFired
+from whimbrel.errors import InvariantViolation
+
+STRANGER = member_id(9)
+SOMEWHERE = Address("127.0.0.1", 5709)
+
+
+def make(**settings: object) -> Member:
+    info = MemberInfo(member_id(1), Address("127.0.0.1", 5701))
+    return Member(info, quick_settings(**settings), 0)
+
+
+def formed(**settings: object) -> Member:
+    member = make(**settings)
+    member.handle(Started(()), 0, 0)
+    return member
+
+
+def kinds(effects: list[Effect]) -> list[str]:
+    return [effect.kind for effect in effects if isinstance(effect, Note)]
+
+
+def test_a_member_alone_joins_at_once_and_owns_everything() -> None:
+    """Goal: ADL-01 for one member: it forms the cluster and arranges the first table."""
+    member = make()
+    effects = member.handle(Started(()), 0, 0)
+    assert any(isinstance(effect, Joined) for effect in effects)
+    assert member.is_joined
+    assert member.migrations.table.primary_count(member.ctx.id) == 7
+    check_member(member)
+
+
+def test_every_message_has_a_room() -> None:
+    """Goal: no message of the protocol is without a taker."""
+    member = make()
+    membership = list(member.membership._messages)
+    known = [*member._routes, *membership]
+    assert sorted(kind.__name__ for kind in known) == sorted(
+        kind.__name__ for kind in ANY_MESSAGE.__args__
+    )
+
+
+def test_strangers_are_not_listened_to() -> None:
+    """Goal: only membership and registry news are taken from somebody who is not on the list."""
+    member = formed()
+    member.handle(Received(STRANGER, SOMEWHERE, TableRequested(0)), 1, 0)
+    assert member.strangers_total == 1
+    effects = member.handle(Received(STRANGER, SOMEWHERE, RegistryTold(5, ())), 1, 0)
+    assert any(isinstance(effect, Send) and effect.to == STRANGER for effect in effects)
+    member.handle(Received(STRANGER, SOMEWHERE, Heartbeat(1, None)), 1, 0)
+    assert member.strangers_total == 1
+
+
+def test_stale_timers_are_ignored() -> None:
+    """Goal: a firing of an older generation does nothing."""
+    member = formed()
+    effects = member.handle(StructuresChanged(), 0, 0)
+    armed = [effect for effect in effects if isinstance(effect, ArmTimer)]
+    assert member.handle(TimerFired("membership.heartbeat", 999), 5, 0) == []
+    assert armed == []
+
+
+def test_an_expelled_member_takes_nothing_more() -> None:
+    """Goal: M5: the end is told once, and nothing is answered any more."""
+    member = formed()
+    assert member.membership.on_expelled is not None
+    member.membership.on_expelled("told so")
+    effects = member.take_effects()
+    assert [effect for effect in effects if isinstance(effect, Expelled)] == [Expelled("told so")]
+    told = Received(STRANGER, SOMEWHERE, SuspicionTold(9, STRANGER))
+    assert member.handle(told, 1, 0) == []
+    assert not member.is_joined
+
+
+def test_depth_follows_the_registry_after_the_step() -> None:
+    """Goal: a deeper structure changes the depth when the step that made it is over."""
+    member = formed()
+    assert member.migrations.replica_depth == 2
+    member.registry.announce([(MAP_KIND, "deep", True, backups_value(3, 1))])
+    assert member.migrations.replica_depth == 2
+    member.take_effects()
+    assert member.migrations.replica_depth == 5
+
+
+def test_deep_plans_have_all_slots() -> None:
+    """Goal: with ``plan_depth`` deep rows have all seven replicas."""
+    assert formed(plan_depth="deep").migrations.replica_depth == 7
+
+
+def test_a_lost_partition_is_loud() -> None:
+    """Goal: a loss is noted, counted and kept."""
+    member = formed()
+    assert member.migrations.on_partition_lost is not None
+    member.migrations.on_partition_lost(PartitionId(3), 6)
+    assert "partition_lost" in kinds(member.take_effects())
+    assert (member.lost_total, member.lost_partitions) == (1, [(3, 6)])
+
+
+def test_questions_go_to_the_layer_above() -> None:
+    """Goal: the member hands questions on; without a taker they are dropped."""
+    member = formed()
+    asked = QuestionAsked(1, "x")
+    member.handle(Received(member.ctx.id, SOMEWHERE, asked), 1, 0)
+    seen: list[object] = []
+    member.on_question = lambda sender, message: seen.append(message)
+    member.handle(Received(member.ctx.id, SOMEWHERE, asked), 1, 0)
+    assert seen == [asked]
+
+
+def test_an_unknown_stimulus_is_our_bug() -> None:
+    """Goal: nothing is silently ignored."""
+    with pytest.raises(TypeError, match="Stimulus"):
+        formed().handle(Stimulus(), 0, 0)
+
+
+def test_invariants_notice_damage() -> None:
+    """Goal: the checks across rooms are able to fail."""
+    member = formed()
+    member.dataplane.partitions[2].is_primary = False
+    with pytest.raises(InvariantViolation, match="primary"):
+        check_member(member)
+    member = formed()
+    member.dataplane.partitions[2].set_migrating(True)
+    with pytest.raises(InvariantViolation, match="migrating flag"):
+        check_member(member)
+    member = formed()
+    member.migrations.table._stamp = 12
+    with pytest.raises(InvariantViolation, match="stamp"):
+        check_member(member)
+
+
+def test_a_restarted_member_left_and_came() -> None:
+    """Goal: M4: identity is the process: the same id with a later start is another member."""
+    first, second = (
+        MemberInfo(member_id(number), Address("127.0.0.1", 5700 + number), started_us=1)
+        for number in (1, 2)
+    )
+    again = MemberInfo(first.id, first.address, started_us=2)
+    old, new = MemberList(1, (first, second)), MemberList(3, (second, again))
+    assert members_left(old, new) == [first.id]
+    assert members_came(old, new) == [first.id]
+    assert members_left(new, new) == members_came(new, new) == []

@@ -1,0 +1,214 @@
+"""The registry: facts replicated to every member, done when each has answered or left."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from whimbrel.core.context import Context
+from whimbrel.core.effects import Send
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.messages import Message, RegistryAnswered, RegistryTold
+from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.registry import (
+    MAP_KIND,
+    RETRY_TIMER,
+    SCHEMA_KIND,
+    Registry,
+    backups_of,
+    backups_value,
+)
+from whimbrel.core.settings import CoreSettings
+from whimbrel.errors import OverloadedError
+
+
+class Net:
+    """Registries with ordered instant delivery; messages to members in ``deaf`` are lost."""
+
+    def __init__(self, count: int) -> None:
+        self.infos = [
+            MemberInfo(MemberId(f"m{number}"), Address("h", number)) for number in range(count)
+        ]
+        self.contexts = [Context(info, CoreSettings()) for info in self.infos]
+        self.registries = [Registry(ctx) for ctx in self.contexts]
+        self.deaf: list[int] = []
+        self.version = 0
+
+    def view(self, *numbers: int) -> None:
+        """Install a list of these members at each of them."""
+        self.version += 1
+        new = MemberList(self.version, tuple(self.infos[number] for number in numbers))
+        for number in numbers:
+            ctx = self.contexts[number]
+            old, ctx.members = ctx.members, new
+            self.registries[number].view_changed(old, new)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Deliver until nothing is under way."""
+        queue: deque[tuple[int, MemberId, Message]] = deque()
+        while True:
+            for number, ctx in enumerate(self.contexts):
+                for effect in ctx.effects:
+                    if isinstance(effect, Send):
+                        queue.append((number, effect.to, effect.message))
+                ctx.effects = []
+            if not queue:
+                return
+            sender, to, message = queue.popleft()
+            number = int(to[1:])
+            if number not in self.deaf:
+                self.registries[number].on_message(self.infos[sender].id, message)
+
+    def structures(self, number: int) -> list[str]:
+        """Names of the maps a member knows."""
+        return [entry.key for entry in self.registries[number].structures()]
+
+
+def map_fact(name: str, backups: int = 1, *, alive: bool = True) -> tuple[str, str, bool, bytes]:
+    return MAP_KIND, name, alive, backups_value(backups, 0)
+
+
+def test_a_fact_is_done_when_everybody_has_it() -> None:
+    """Goal: the token appears only after every member merged the fact. Method: one member is deaf
+    at first; the repeat reaches it.
+    """
+    net = Net(3)
+    net.view(0, 1, 2)
+    net.deaf = [2]
+    net.registries[0].announce([map_fact("a")], "token")
+    net.deliver()
+    assert net.structures(1) == ["a"]
+    assert net.registries[0].completed == []
+    net.deaf = []
+    net.registries[0].on_timer(RETRY_TIMER)
+    net.deliver()
+    assert net.structures(2) == ["a"]
+    assert net.registries[0].completed == ["token"]
+    assert net.registries[0].announcing_count() == 0
+
+
+def test_alone_a_fact_is_done_at_once() -> None:
+    """Goal: nobody to tell means done."""
+    net = Net(1)
+    net.view(0)
+    net.registries[0].announce([map_fact("a")], "token")
+    assert net.registries[0].completed == ["token"]
+
+
+def test_a_departed_member_is_not_waited_for() -> None:
+    """Goal: an announcement ends when the one missing member leaves."""
+    net = Net(3)
+    net.view(0, 1, 2)
+    net.deaf = [2]
+    net.registries[0].announce([map_fact("a")], "token")
+    net.deliver()
+    net.view(0, 1)
+    assert net.registries[0].completed == ["token"]
+
+
+def test_many_facts_are_done_together() -> None:
+    """Goal: a token waits for all pieces of a large announcement, not for the last one alone.
+    Method: 450 facts travel in three messages, the answer to the first is held back.
+    """
+    net = Net(2)
+    net.view(0, 1)
+    registry = net.registries[0]
+    registry.announce([map_fact(f"n{number:03}") for number in range(450)], "token")
+    told = [
+        effect.message
+        for effect in net.contexts[0].effects
+        if isinstance(effect, Send) and isinstance(effect.message, RegistryTold)
+    ]
+    assert len(told) == 3
+    registry.on_message(net.infos[1].id, RegistryAnswered(told[2].call))
+    registry.on_message(net.infos[1].id, RegistryAnswered(told[1].call))
+    assert registry.completed == []
+    registry.on_message(net.infos[1].id, RegistryAnswered(told[0].call))
+    assert registry.completed == ["token"]
+
+
+def test_a_newcomer_gets_everything() -> None:
+    """Goal: the master brings a newcomer up to date, and a running announcement includes it."""
+    net = Net(4)
+    net.view(0, 1, 2)
+    net.registries[1].announce([map_fact("a"), (SCHEMA_KIND, "7", True, b"x")], None)
+    net.deliver()
+    net.deaf = [2]
+    net.registries[1].announce([map_fact("b")], "token")
+    net.deliver()
+    net.view(0, 1, 2, 3)
+    assert net.structures(3) == ["a", "b"]
+    assert [entry.key for entry in net.registries[3].schemas()] == ["7"]
+    assert net.registries[1].completed == []
+
+
+def test_later_news_win_in_any_order() -> None:
+    """Goal: members agree on concurrent changes whatever the order of arrival."""
+    net = Net(3)
+    net.view(0, 1, 2)
+    net.registries[0].announce([map_fact("a")], None)
+    net.deliver()
+    net.registries[1].announce([map_fact("a", alive=False)], None)
+    net.registries[2].announce([map_fact("a", 3)], None)
+    net.deliver()
+    found = [net.structures(number) for number in range(3)]
+    assert found[0] == found[1] == found[2] == ["a"]
+    assert all(registry.depth() == 4 for registry in net.registries)
+
+
+def test_what_a_dead_member_had_begun_reaches_all() -> None:
+    """Goal: a half-told fact does not stay half-told. Method: the author reaches one of two
+    members and dies; after the view change both agree.
+    """
+    net = Net(3)
+    net.view(0, 1, 2)
+    net.deaf = [2]
+    net.registries[0].announce([map_fact("a")], None)
+    net.deliver()
+    net.deaf = []
+    assert net.structures(2) == []
+    net.view(1, 2)
+    assert net.structures(1) == net.structures(2) == ["a"]
+
+
+def test_depth_follows_live_structures() -> None:
+    """Goal: rows are at least two deep and as deep as the deepest live map."""
+    net = Net(1)
+    net.view(0)
+    registry = net.registries[0]
+    assert registry.depth() == 2
+    registry.announce([map_fact("a", 0)], None)
+    assert registry.depth() == 2
+    registry.announce([map_fact("b", 4)], None)
+    assert registry.depth() == 5
+    registry.announce([map_fact("b", 4, alive=False)], None)
+    assert registry.depth() == 2
+    entry = registry.get(MAP_KIND, "a")
+    assert entry is not None and backups_of(entry) == (0, 0)
+
+
+def test_changes_are_told_with_what_they_replaced() -> None:
+    """Goal: the callback sees create, repeat and destroy."""
+    net = Net(1)
+    net.view(0)
+    seen: list[tuple[bool, bool | None]] = []
+    net.registries[0].on_changed = lambda entry, before: seen.append(
+        (entry.alive, None if before is None else before.alive)
+    )
+    net.registries[0].announce([map_fact("a")], None)
+    net.registries[0].announce([map_fact("a", alive=False)], None)
+    assert seen == [(True, None), (False, True)]
+
+
+def test_limits_refuse_before_anything_changes() -> None:
+    """Goal: a value above its limit is an overload error and leaves nothing behind."""
+    net = Net(1)
+    net.view(0)
+    with pytest.raises(OverloadedError, match="1048576"):
+        net.registries[0].announce(
+            [map_fact("a"), (SCHEMA_KIND, "1", True, bytes(1048577))], "token"
+        )
+    assert net.structures(0) == []
+    assert net.registries[0].completed == []
