@@ -1,0 +1,77 @@
+"""The Prometheus page of one member: our figures under ``whimbrel_`` names. Knows the format.
+
+The registry is our own, so a program that embeds a member keeps its page to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from whimbrel.runtime.node import Node
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+PREFIX = "whimbrel_"
+COUNTER_END = "_total"
+HELP = {
+    "members": "Members on this member's list",
+    "clients": "Authenticated clients",
+    "partitions_owned": "Partitions of which this member is the primary",
+    "replicas_held": "Replicas in this member's rows, primaries included",
+    "unsettled_replicas": "What keeps the replicas here from being known to be in step",
+    "migrations_active": "Migrations this member takes part in",
+}
+"""Help texts where the name does not say it all."""
+
+
+class Metrics(Collector):
+    """Collects the figures of a member when the page is asked for."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(namespace="whimbrel", registry=self._registry)
+
+    def page(self) -> bytes:
+        """The page in the text format."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> Iterable[Metric]:
+        """No names in advance: they depend on what has happened."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """One family a figure, in the order of the names."""
+        figures = self.figures()
+        for name in sorted(figures):
+            yield _family(name, figures[name])
+
+    def figures(self) -> dict[str, float]:
+        """Name without prefix to value."""
+        member = self._node.engine.member
+        plane = member.dataplane
+        owned = [part for part in plane.partitions if part.is_primary]
+        stores = [fragment.store for part in owned for fragment in part.fragments.values()]
+        return {
+            **self._node.metrics(),
+            "entries_owned": sum(len(store) for store in stores),
+            "bytes_owned": sum(store.bytes_used for store in stores),
+            "unsettled_replicas": plane.unsettled(),
+            "migrations_active": len(member.migrations.active_migrations()),
+            "is_master": float(member.ctx.is_master),
+            **{f"{name}{COUNTER_END}": value for name, value in plane.counters.items()},
+        }
+
+
+def _family(name: str, value: float) -> Metric:
+    """A counter when the name says so, else a gauge."""
+    plain = name.removesuffix(COUNTER_END).replace(".", "_").replace("-", "_")
+    text = HELP.get(plain, plain.replace("_", " ").capitalize())
+    if name.endswith(COUNTER_END):
+        return CounterMetricFamily(PREFIX + plain, text, value=value)
+    return GaugeMetricFamily(PREFIX + plain, text, value=value)

@@ -1,0 +1,244 @@
+"""Paths, methods and status codes of the admin side. Knows HTTP; documents come from elsewhere.
+
+Errors are JSON objects ``{"error": sentence}``: 400 a question without sense, 403 a foreign page,
+404 an unknown path or member, 405 a wrong method, 413 and 415 a wrong body, 503 nobody answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from whimbrel.admin.documents import ClusterDocuments, MemberUnknownError
+from whimbrel.admin.metrics import CONTENT_TYPE, Metrics
+from whimbrel.core.effects import Note
+from whimbrel.errors import GridError, UsageError
+from whimbrel.runtime.node import Node
+
+BODY_BYTES_MAX = 64 * 1024
+"""Longest body of an order."""
+BODY_TIMEOUT_S = 5.0
+API = "/api/v1"
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class ShutdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a shutdown order: a member's uuid or ``host:port``."""
+
+    member: str
+
+
+def make_app(node: Node) -> Starlette:
+    """The application of one member."""
+    return Routes(node).app()
+
+
+class Routes:
+    """The handlers of one member."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._cluster = ClusterDocuments(node)
+        self._metrics = Metrics(node)
+
+    def app(self) -> Starlette:
+        """All paths, with errors as JSON."""
+        gets: dict[str, Answer] = {
+            "/": self._index,
+            "/health/live": self._live,
+            "/health/ready": self._ready,
+            "/metrics": self._metrics_page,
+            f"{API}/cluster": self._status,
+            f"{API}/members": self._own("members"),
+            f"{API}/partitions": self._own("partitions"),
+            f"{API}/migrations": self._migrations,
+            f"{API}/structures": self._structures,
+            f"{API}/events": self._events,
+            f"{API}/plan": self._plan,
+        }
+        posts: dict[str, Answer] = {f"{API}/shutdown": self._shutdown}
+        self._paths = [*gets, *posts]
+        routes = [Route(path, self._safely(get), methods=["GET"]) for path, get in gets.items()]
+        routes += [
+            Route(path, self._safely(self._guarded(post)), methods=["POST"])
+            for path, post in posts.items()
+        ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+
+    # -- wrapping -------------------------------------------------------------------------
+
+    def _safely(self, answer: Answer) -> Answer:
+        """Our errors become sentences; a bug becomes a note in the log, not a page of code."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except MemberUnknownError as problem:
+                return error(404, str(problem))
+            except UsageError as problem:
+                return error(400, str(problem))
+            except GridError as problem:
+                return error(503, str(problem))
+            except (HTTPException, ClientDisconnect):
+                raise
+            except Exception as problem:
+                self._node.note(
+                    Note("error", "admin_failed", {"path": request.url.path, "why": repr(problem)})
+                )
+                return error(500, "internal error; the member's log has more")
+
+        return handle
+
+    def _guarded(self, answer: Answer) -> Answer:
+        """An order must not come from a web page that the operator happens to look at."""
+
+        async def handle(request: Request) -> Response:
+            host = request.headers.get("host", "")
+            if not self._is_own(host):
+                return error(403, f"orders to host {host!r} are not for this member")
+            origin = request.headers.get("origin")
+            if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+                return error(403, "orders from pages of another origin are refused")
+            return await answer(request)
+
+        return handle
+
+    def _is_own(self, host: str) -> bool:
+        """Whether a Host header means this member.
+
+        A name is ours or it is refused, because any name can be made to point here; an address
+        in figures cannot.
+        """
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        settings = self._node.settings
+        advertised = urlsplit(f"//{settings.advertise}").hostname if settings.advertise else None
+        names = ("localhost", settings.host, settings.machine, advertised, socket.gethostname())
+        if name in [known.lower() for known in names if known]:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    # -- health and metrics ---------------------------------------------------------------
+
+    async def _index(self, _: Request) -> Response:
+        return document({"product": "whimbrel", "paths": self._paths[1:]})
+
+    async def _live(self, _: Request) -> Response:
+        return document({"live": True})
+
+    async def _ready(self, _: Request) -> Response:
+        found = await self._cluster.ask(self._node.member_id, "readiness")
+        return document(found, 200 if found["ready"] else 503)
+
+    async def _metrics_page(self, _: Request) -> Response:
+        return Response(self._metrics.page(), headers={"content-type": CONTENT_TYPE})
+
+    # -- looking --------------------------------------------------------------------------
+
+    def _own(self, what: str) -> Answer:
+        """This member's own document of that name."""
+
+        async def handle(_: Request) -> Response:
+            return document(await self._cluster.ask(self._node.member_id, what))
+
+        return handle
+
+    async def _status(self, _: Request) -> Response:
+        return document(await self._cluster.status())
+
+    async def _migrations(self, _: Request) -> Response:
+        return document(await self._cluster.ask(None, "migrations"))
+
+    async def _structures(self, _: Request) -> Response:
+        return document(await self._cluster.structures())
+
+    async def _events(self, _: Request) -> Response:
+        return document(await self._cluster.events())
+
+    async def _plan(self, request: Request) -> Response:
+        query = request.query_params
+        unknown = [name for name in query if name not in ("join", "leave", "crash")]
+        if unknown:
+            raise UsageError(f"a plan knows join, leave and crash, not {unknown[0]!r}")
+        try:
+            join = int(query.get("join", "0"))
+        except ValueError:
+            raise UsageError("join is a number of members") from None
+        found = await self._cluster.plan(join, query.getlist("leave"), query.getlist("crash"))
+        return document(found)
+
+    # -- acting ---------------------------------------------------------------------------
+
+    async def _shutdown(self, request: Request) -> Response:
+        try:
+            order = msgspec.json.decode(await _body(request), type=ShutdownOrder)
+        except msgspec.DecodeError as problem:
+            raise UsageError(f'the body must be {{"member": MEMBER}}: {problem}') from None
+        found = await self._cluster.shutdown(order.member)
+        self._node.note(Note("info", "shutdown_ordered", {"member": found["member"]}))
+        return document(found, 202)
+
+
+async def _body(request: Request) -> bytes:
+    """The body, if it is small and comes soon."""
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdigit() or int(declared) > BODY_BYTES_MAX:
+        raise HTTPException(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if kind.lower() != "application/json":
+        raise HTTPException(415, "a body is application/json")
+    found = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for piece in request.stream():
+                found += piece
+                if len(found) > BODY_BYTES_MAX:
+                    raise HTTPException(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+    except TimeoutError:
+        raise HTTPException(408, "the body did not come in time") from None
+    return bytes(found)
+
+
+def document(content: Any, status: int = 200) -> Response:
+    """A JSON answer; never kept by anybody in between."""
+    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    body = msgspec.json.encode(content)
+    return Response(body, status, headers=headers, media_type="application/json")
+
+
+def error(status: int, sentence: str) -> Response:
+    """A JSON error."""
+    return document({"error": sentence}, status)
+
+
+async def _http_error(request: Request, problem: Exception) -> Response:
+    """Errors of the framework: no such path, wrong method, wrong body."""
+    if not isinstance(problem, HTTPException):
+        raise problem
+    sentence = problem.detail
+    if problem.status_code in (404, 405):
+        sentence = f"{problem.detail}: {request.method} {request.url.path[:200]}"
+    answer = error(problem.status_code, sentence)
+    for name, value in (problem.headers or {}).items():
+        answer.headers[name] = value
+    if problem.status_code in (408, 413):
+        answer.headers["connection"] = "close"
+    return answer

@@ -1,0 +1,127 @@
+"""The admin HTTP server of one member, in the member's own loop, on a port that is open already.
+
+Knows how the web server is run inside a loop that is not its own: it catches no signals, ends no
+process, and a connection that does not get a request over in time is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from whimbrel.admin.routes import make_app
+from whimbrel.core.check import check
+from whimbrel.core.effects import Note
+from whimbrel.runtime.node import Node
+
+REQUEST_TIMEOUT_S = 15.0
+"""A connection is closed when no new request began on it for this long; that ends those who send
+half a request, who never read their answer, and who do nothing. No answer takes as long."""
+KEEP_ALIVE_S = 5
+CONNECTIONS_MAX = 200
+"""Admin connections at once; more are answered with 503."""
+HEAD_BYTES_MAX = 64 * 1024
+"""Request line and headers together."""
+STOP_TIMEOUT_S = 1
+"""Requests under way at the end of the member get this long."""
+
+
+class _Protocol(H11Protocol):
+    """The protocol with a clock: half a request must not keep a connection for ever."""
+
+    _clock: asyncio.TimerHandle | None = None
+    _last: RequestResponseCycle | None = None
+    """The request that was the newest one when the clock was wound."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock."""
+        super().connection_made(transport)
+        self._wind()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        if self._clock is not None:
+            self._clock.cancel()
+        super().connection_lost(exc)
+
+    def _wind(self) -> None:
+        self._last = self.cycle
+        self._clock = self.loop.call_later(REQUEST_TIMEOUT_S, self._on_clock)
+
+    def _on_clock(self) -> None:
+        if self.cycle is self._last:
+            self.transport.abort()
+        else:
+            self._wind()
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the member."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Catch none."""
+        yield
+
+
+class AdminServer:
+    """The running server; see ``start``."""
+
+    def __init__(self, node: Node, host: str, port: int) -> None:
+        config = uvicorn.Config(
+            make_app(node),
+            host=host,
+            port=port,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_TIMEOUT_S,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        )
+        self._node = node
+        self._server = _Server(config)
+        self._running: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Serve from the next turn of the loop on; the port takes connections already."""
+        listener = self._node.admin_socket
+        check(listener is not None, "the admin port is opened before the member joins")
+        self._running = self._node.spawn(self._run([listener]))
+
+    async def _run(self, sockets: list[Any]) -> None:
+        """Serve; a failure is told and leaves the member alive."""
+        try:
+            await self._server.serve(sockets)
+        except (Exception, SystemExit) as problem:
+            self._node.note(Note("error", "admin_ended", {"why": repr(problem)}))
+
+    async def stop(self) -> None:
+        """Stop listening; requests under way get a moment to end."""
+        self._server.should_exit = True
+        if self._running is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+
+
+async def start(node: Node, host: str, port: int) -> AdminServer:
+    """Serve the admin side of a member that has joined.
+
+    Args:
+        node: The member.
+        host: Address the port is open on, for messages.
+        port: The open port.
+    """
+    server = AdminServer(node, host, port)
+    server.open()
+    return server

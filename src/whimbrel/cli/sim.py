@@ -1,0 +1,143 @@
+"""``whimbrel sim``: one simulated cluster with its time line, or the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from whimbrel.sim.run import Report
+
+TIMELINE_ROWS_MAX = 120
+"""Rows of the time line that are shown; the middle is left out when there are more."""
+_COLOURS = {
+    "crash": "red",
+    "silent": "red",
+    "pause": "yellow",
+    "resume": "green",
+    "start": "green",
+    "joined": "bold green",
+    "leave": "cyan",
+    "stopped": "cyan",
+    "expelled": "magenta",
+    "view": "blue",
+    "master": "bold blue",
+    "safe": "bold green",
+}
+
+
+def sim(
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides the whole history")],
+    hours: Annotated[
+        float, typer.Option("--hours", min=0.0, help="Least simulated time [default: a minute]")
+    ] = 0.0,
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="P", help="What may happen; see --profiles")
+    ] = "swarm",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document")] = False,
+    profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles")] = False,
+    shrink: Annotated[
+        bool, typer.Option("--shrink", help="Cut a failing run down to a scenario")
+    ] = False,
+) -> None:
+    """Run one simulated cluster: real members, simulated time, network and faults.
+
+    Ends with 1 when a rule was broken; the same seed always gives the same history.
+    """
+    if profiles:
+        _print_profiles()
+        return
+    from whimbrel.sim.run import simulate
+
+    report = simulate(seed, profile, hours)
+    if as_json:
+        sys.stdout.write(json.dumps(report.document()) + "\n")
+    else:
+        _print_report(report)
+    if report.violations and shrink:
+        from whimbrel.sim.shrink import shrink_run
+
+        sys.stdout.write(shrink_run(report).text)
+    if report.violations:
+        raise typer.Exit(1)
+
+
+def _print_profiles() -> None:
+    from whimbrel.sim.profile import PROFILES
+
+    for name, profile in sorted(PROFILES.items()):
+        sys.stdout.write(f"{name:<8} {profile.sentence}\n")
+
+
+def _print_report(report: Report) -> None:
+    """Settings, time line, figures; after a failure the story and the members, too."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
+    console.print(f"[bold]seed {report.seed}[/], profile {report.profile}: {settings}")
+    _print_timeline(report, console)
+    faults = ", ".join(f"{count} {name}" for name, count in report.faults.items()) or "none"
+    console.print(
+        f"\n{report.simulated_s:.0f} simulated seconds, {report.events} events, "
+        f"{report.operations} operations ({report.acked_writes} acknowledged writes, "
+        f"{report.unknown_writes} of unknown outcome), {report.safe_points} safe points, "
+        f"slowest recovery {report.slowest_recovery_s:.1f} s"
+    )
+    console.print(f"faults: {faults}\ntrace {report.trace_hash}")
+    if not report.violations:
+        console.print("[bold green]no rule was broken[/]")
+        return
+    _print_failure(report, console)
+
+
+def _print_timeline(report: Report, console: Console) -> None:
+    rows = list(report.timeline)
+    if len(rows) > TIMELINE_ROWS_MAX:
+        half = TIMELINE_ROWS_MAX // 2
+        left_out = (0, "", f"... {len(rows) - 2 * half} rows ...", "")
+        rows = [*rows[:half], left_out, *rows[-half:]]
+    for time_us, who, what, detail in rows:
+        colour = "bold red" if what.startswith("VIOLATION") else _COLOURS.get(what, "white")
+        moment = f"{time_us / 1_000_000:9.3f}" if who else " " * 9
+        console.print(f"{moment} {who:<3} [{colour}]{what}[/] {detail}", markup=True)
+
+
+def _print_failure(report: Report, console: Console) -> None:
+    """What broke, how to see it again, the story and the members."""
+    from rich.table import Table
+
+    from whimbrel.sim.run import versions
+
+    for violation in report.violations:
+        console.print(
+            f"[bold red]{violation.rule}[/] at {violation.at_us / 1e6:.3f} s "
+            f"{violation.who}: {violation.sentence}",
+            soft_wrap=True,
+        )
+    console.print(f"\nagain: whimbrel sim --seed {report.seed} --profile {report.profile}")
+    console.print(f"with: {', '.join(f'{k} {v}' for k, v in versions().items())}")
+    console.print("\n[bold]the story[/]")
+    for line in report.story:
+        console.print(line, markup=False, soft_wrap=True)
+    table = Table(
+        "member", "id", "state", "list", "master", "stamp", "primaries", "replicas", "open"
+    )
+    for row in report.members:
+        table.add_row(
+            row.name,
+            row.identity,
+            row.state,
+            str(row.list_version),
+            "yes" if row.is_master else "",
+            str(row.stamp),
+            str(row.primaries),
+            str(row.replicas),
+            str(row.open_migrations),
+        )
+    console.print(table)

@@ -1,0 +1,69 @@
+"""``whimbrel status``: state and safety of the cluster, and waiting until it is safe."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from whimbrel.cli.http import DEFAULT_URL, EXIT_IN_VAIN, Admin, AdminUrl, AsJson, print_json
+
+POLL_S = 0.2
+WAIT_MAX_S = 1e6
+
+
+def status(
+    wait_safe: Annotated[
+        float | None,
+        typer.Option(
+            "--wait-safe",
+            metavar="S",
+            min=0,
+            max=WAIT_MAX_S,
+            help="Wait up to S seconds until the cluster is safe; exit code 4 when it is not",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    admin: AdminUrl = DEFAULT_URL,
+) -> None:
+    """State and safety of the cluster, and the migrations under way.
+
+    Safe means: no migration is active, queued or due, and every replica that should exist does
+    and is in step with its primary.
+    """
+    member = Admin(admin)
+    found: dict[str, Any] = member.get("cluster")
+    if wait_safe is not None:
+        end_s = time.monotonic() + wait_safe
+        while not found["safe"] and (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(POLL_S, left_s))
+            found = member.get("cluster")
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+    if wait_safe is not None and not found["safe"]:
+        raise typer.Exit(EXIT_IN_VAIN)
+
+
+def _print(found: dict[str, Any]) -> None:
+    from whimbrel.cli.render import console, safe
+
+    out = console()
+    word = "[bold green]safe[/]" if found["safe"] else "[bold red]not safe[/]"
+    why = "" if found["safe"] else f": {safe(found['reason'])}"
+    out.print(f"cluster     {safe(found.get('cluster', ''))}")
+    out.print(f"state       {safe(found['state'])}")
+    out.print(f"safety      {word}{why}")
+    out.print(f"members     {found['members']}")
+    if found["partitions_lost"]:
+        out.print(f"[bold red]lost        {found['partitions_lost']} partitions[/]")
+    moves = found["migrations"]
+    if any(moves.values()):
+        out.print(
+            f"migrations  {moves['completed']} of {moves['planned']} done, "
+            f"{moves['active']} active, {moves['queued']} queued, {moves['failed']} failed"
+        )
+    else:
+        out.print("migrations  none")

@@ -1,0 +1,558 @@
+"""The one table of configuration keys: name, kind, default, limits, old name, meaning.
+
+Everything else in this package is derived from ``KEYS`` and ``MAP_KEYS``. A key's unit is the end
+of its name (``_s`` seconds, ``_ms``, ``_bytes``); ``scale`` brings it to the unit of the field it
+fills. ``alias`` is the property name that operators know from the papers (``hazelcast...``).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, cast
+
+import msgspec
+
+from whimbrel.config.settings import RuntimeSettings, Value
+from whimbrel.core.ids import BACKUP_COUNT_MAX
+from whimbrel.core.settings import CoreSettings, MapSettings
+
+PORT_FIRST = 5701
+"""Where the search for a free data port begins."""
+ADMIN_OFFSET = 3_000
+"""Distance of the admin port from the data port when none is given."""
+PORT_MAX = 65_535
+YEAR_S = 31_536_000
+
+
+class Kind(enum.StrEnum):
+    """What kind of value a key takes."""
+
+    INTEGER = "integer"
+    SECONDS = "seconds"
+    SWITCH = "switch"
+    TEXT = "text"
+    CHOICE = "choice"
+    ADDRESSES = "addresses"
+
+
+class Key(msgspec.Struct, frozen=True):
+    """One row of the table."""
+
+    name: str
+    kind: Kind
+    section: str
+    """``core``, ``runtime`` or ``map``: which settings struct the value goes to."""
+    field: str
+    doc: str
+    minimum: float = 0
+    maximum: float = 0
+    scale: int = 1
+    """The field's unit per unit of the key."""
+    choices: tuple[str, ...] = ()
+    alias: str = ""
+    alias_scale: float = 1
+    """The key's unit per unit of the alias: 0.001 for an alias in milliseconds."""
+    optional: bool = False
+    """The field may be None, which is its default."""
+
+    @property
+    def default(self) -> Value:
+        """The default in the unit of the key."""
+        value: Any = getattr(_DEFAULTS[self.section], self.field)
+        if value is None or self.kind in (Kind.SWITCH, Kind.TEXT, Kind.CHOICE):
+            return cast("Value", value)
+        if self.kind is Kind.ADDRESSES:
+            return tuple(str(address) for address in value)
+        return _tidy(value / self.scale)
+
+
+_DEFAULTS: dict[str, object] = {
+    "core": CoreSettings(),
+    "runtime": RuntimeSettings(),
+    "map": MapSettings("default"),
+}
+
+
+def _tidy(number: float) -> int | float:
+    """The number as an int when it is whole."""
+    return int(number) if number == int(number) else number
+
+
+def _seconds(
+    name: str,
+    section: str,
+    field: str,
+    doc: str,
+    minimum: float,
+    maximum: float,
+    alias: str = "",
+    alias_scale: float = 1,
+) -> Key:
+    """A key in seconds for a field in microseconds."""
+    return Key(
+        name,
+        Kind.SECONDS,
+        section,
+        field,
+        doc,
+        minimum,
+        maximum,
+        scale=1_000_000,
+        alias=alias,
+        alias_scale=alias_scale,
+    )
+
+
+def _integer(
+    name: str,
+    section: str,
+    field: str,
+    doc: str,
+    minimum: int,
+    maximum: int,
+    alias: str = "",
+    optional: bool = False,
+) -> Key:
+    """A whole number."""
+    return Key(
+        name, Kind.INTEGER, section, field, doc, minimum, maximum, alias=alias, optional=optional
+    )
+
+
+def _switch(name: str, section: str, field: str, doc: str, alias: str = "") -> Key:
+    """True or false."""
+    return Key(name, Kind.SWITCH, section, field, doc, alias=alias)
+
+
+def _text(name: str, section: str, field: str, doc: str, length_max: int = 255) -> Key:
+    """Words; ``maximum`` is the greatest length in characters."""
+    return Key(name, Kind.TEXT, section, field, doc, 0, length_max)
+
+
+def _choice(name: str, section: str, field: str, doc: str, choices: tuple[str, ...]) -> Key:
+    """One of a few words."""
+    return Key(name, Kind.CHOICE, section, field, doc, choices=choices)
+
+
+_CLUSTER = (
+    _text("cluster.name", "core", "cluster_name", "Members and clients of other names are refused"),
+    _integer("cluster.events_max", "core", "events_max", "Events kept for operators", 10, 100_000),
+    _integer(
+        "cluster.history_max",
+        "core",
+        "history_max",
+        "Finished migration processes kept for operators",
+        50,
+        10_000,
+    ),
+)
+
+_NETWORK = (
+    _text("network.host", "runtime", "host", "Address to listen on; loopback unless insecure"),
+    _integer(
+        "network.port",
+        "runtime",
+        "port",
+        "Data port; unset takes the first free one from 5701 up, 0 any free one",
+        0,
+        PORT_MAX,
+        optional=True,
+    ),
+    Key(
+        "network.join",
+        Kind.ADDRESSES,
+        "runtime",
+        "join",
+        "Addresses where other members may be found; own and dead ones do no harm",
+    ),
+    _text(
+        "network.advertise",
+        "runtime",
+        "advertise",
+        "Host or host:port under which others reach this member",
+    ),
+    _switch(
+        "network.insecure",
+        "runtime",
+        "insecure",
+        "Confirms that a port without encryption may be open to the network",
+    ),
+    _integer(
+        "network.clients_max", "runtime", "clients_max", "Client connections at once", 1, 1_000_000
+    ),
+    _integer(
+        "network.undecided_max",
+        "runtime",
+        "undecided_max",
+        "Connections that have not yet said who they are",
+        10,
+        1_000_000,
+    ),
+    _seconds(
+        "network.handshake_timeout_s",
+        "runtime",
+        "handshake_timeout_us",
+        "Time for a connection to authenticate or greet, and to finish a message it began",
+        0.1,
+        600,
+    ),
+    _integer(
+        "network.client_high_water_bytes",
+        "runtime",
+        "client_high_water_bytes",
+        "Unsent answers at which a client is not read from until it has read some",
+        4_096,
+        67_108_864,
+    ),
+    _integer(
+        "network.link_backlog_bytes_max",
+        "runtime",
+        "link_backlog_bytes_max",
+        "Unsent bytes to one member at which its connection is cut",
+        1_048_576,
+        4_294_967_296,
+    ),
+    _seconds(
+        "network.stop_timeout_s",
+        "runtime",
+        "stop_timeout_us",
+        "Time for the last bytes to leave when the member ends",
+        0.01,
+        60,
+    ),
+    _integer(
+        "admin.port",
+        "runtime",
+        "admin_port",
+        "Admin HTTP port; unset is data port + 3000",
+        0,
+        PORT_MAX,
+        optional=True,
+    ),
+)
+
+_MEMBER = (
+    _switch("member.lite", "runtime", "lite", "A lite member holds no data"),
+    _text(
+        "member.data_dir",
+        "runtime",
+        "data_dir",
+        "Directory that keeps the member's identity over restarts; empty: none",
+        4_096,
+    ),
+    _text("member.zone", "runtime", "zone", "Zone of the member, for partition.group = zone"),
+    _text(
+        "member.machine",
+        "runtime",
+        "machine",
+        "Machine of the member, for partition.group = host; empty: the host name",
+    ),
+    _choice(
+        "log.level",
+        "runtime",
+        "log_level",
+        "Least important level that is logged",
+        ("debug", "info", "warning", "error"),
+    ),
+    _choice(
+        "log.format",
+        "runtime",
+        "log_format",
+        "Log lines on stderr; auto is pretty on a terminal, else json",
+        ("auto", "json", "pretty"),
+    ),
+)
+
+_MEMBERSHIP = (
+    _seconds(
+        "membership.heartbeat_interval_s",
+        "core",
+        "heartbeat_interval_us",
+        "Pause between heartbeats",
+        0.05,
+        60,
+        "hazelcast.heartbeat.interval.seconds",
+    ),
+    _seconds(
+        "membership.heartbeat_timeout_s",
+        "core",
+        "heartbeat_timeout_us",
+        "Silence after which a member is suspected; at least twice the interval",
+        0.1,
+        3_600,
+        "hazelcast.max.no.heartbeat.seconds",
+    ),
+    _seconds(
+        "membership.join_window_s",
+        "core",
+        "join_window_us",
+        "The master waits this long after a join request for further ones",
+        0,
+        60,
+        "hazelcast.wait.seconds.before.join",
+    ),
+    _seconds(
+        "membership.join_window_max_s",
+        "core",
+        "join_window_max_us",
+        "Longest wait of the first of several joiners",
+        0,
+        600,
+        "hazelcast.max.wait.seconds.before.join",
+    ),
+    _seconds(
+        "membership.discovery_interval_s",
+        "core",
+        "discovery_interval_us",
+        "Pause between two rounds of asking the join addresses",
+        0.02,
+        60,
+    ),
+    _seconds(
+        "membership.join_timeout_s",
+        "core",
+        "join_timeout_us",
+        "A member that is in no cluster after this time ends",
+        1,
+        86_400,
+        "hazelcast.max.join.seconds",
+    ),
+    _seconds(
+        "membership.claim_timeout_s",
+        "core",
+        "claim_timeout_us",
+        "A new master drops members that do not answer its claim in this time",
+        0.1,
+        3_600,
+        "hazelcast.mastership.claim.timeout.seconds",
+    ),
+    _seconds(
+        "membership.call_timeout_s",
+        "core",
+        "call_timeout_us",
+        "An unanswered request between members is repeated after this time",
+        0.05,
+        60,
+    ),
+    _seconds(
+        "membership.leave_retry_s",
+        "core",
+        "leave_retry_us",
+        "Pause before a leaving member asks the master again",
+        0.05,
+        60,
+    ),
+    _seconds(
+        "membership.leave_timeout_s",
+        "core",
+        "leave_timeout_us",
+        "Longest time a graceful leave may take",
+        1,
+        7 * 86_400,
+        "hazelcast.graceful.shutdown.max.wait",
+    ),
+    _seconds(
+        "membership.list_publish_interval_s",
+        "core",
+        "member_list_publish_interval_us",
+        "Pause between publications of an unchanged member list",
+        1,
+        3_600,
+        "hazelcast.member.list.publish.interval.seconds",
+    ),
+)
+
+_PARTITION = (
+    _integer(
+        "partition.count",
+        "core",
+        "partition_count",
+        "Number of partitions; the same on every member, for ever",
+        1,
+        65_536,
+        "hazelcast.partition.count",
+    ),
+    _choice(
+        "partition.depth",
+        "core",
+        "plan_depth",
+        "Replica rows as deep as the structures need, or always seven",
+        ("needed", "deep"),
+    ),
+    _choice(
+        "partition.group",
+        "core",
+        "member_group",
+        "What may not hold two replicas of one partition",
+        ("member", "host", "zone"),
+    ),
+    _seconds(
+        "partition.table_send_interval_s",
+        "core",
+        "table_send_interval_us",
+        "Pause between comparisons of the partition tables",
+        0.1,
+        3_600,
+        "hazelcast.partition.table.send.interval",
+    ),
+)
+
+_MIGRATION = (
+    _integer(
+        "migration.max_parallel",
+        "core",
+        "migration_max_parallel",
+        "Migrations a member takes part in at once",
+        1,
+        1_000,
+        "hazelcast.partition.max.parallel.migrations",
+    ),
+    _seconds(
+        "migration.interval_s",
+        "core",
+        "migration_interval_us",
+        "Pause between the starts of two migrations in the cluster",
+        0,
+        3_600,
+        "hazelcast.partition.migration.interval",
+    ),
+    _seconds(
+        "migration.timeout_s",
+        "core",
+        "migration_timeout_us",
+        "A migration that takes longer fails and is planned again",
+        1,
+        86_400,
+        "hazelcast.partition.migration.timeout",
+    ),
+    _seconds(
+        "migration.retry_s",
+        "core",
+        "migration_retry_us",
+        "Pause before a new plan after a failed migration",
+        0.01,
+        600,
+    ),
+    _integer(
+        "migration.chunk_bytes",
+        "core",
+        "migration_chunk_bytes_max",
+        "Size of one piece of a moving fragment",
+        1_024,
+        16_777_216,
+    ),
+    _switch(
+        "migration.fragments_enabled",
+        "core",
+        "migration_fragments_enabled",
+        "Move a partition in pieces rather than at once",
+        "hazelcast.partition.migration.fragments.enabled",
+    ),
+    _switch(
+        "migration.stale_read_disabled",
+        "core",
+        "stale_read_disabled",
+        "Refuse reads of a partition that is moving",
+        "hazelcast.partition.migration.stale.read.disabled",
+    ),
+    _integer(
+        "migration.completed_batch_max",
+        "core",
+        "completed_batch_max",
+        "Finished migrations told one by one before whole rows are sent",
+        10,
+        100_000,
+    ),
+)
+
+_REPLICATION = (
+    _seconds(
+        "replication.sync_interval_s",
+        "core",
+        "backup_sync_interval_us",
+        "Pause between comparisons of a primary with its backups",
+        0.1,
+        86_400,
+        "hazelcast.partition.backup.sync.interval",
+    ),
+    _integer(
+        "replication.max_parallel",
+        "core",
+        "replication_max_parallel",
+        "Backup repairs a member takes part in at once; 0 switches repair off",
+        0,
+        1_000,
+        "hazelcast.partition.max.parallel.replications",
+    ),
+    _integer(
+        "replication.unacknowledged_max",
+        "core",
+        "unacknowledged_backups_max",
+        "Backups in flight to one member before writes are refused as overloaded",
+        100,
+        10_000_000,
+    ),
+    _seconds(
+        "replication.backup_timeout_s",
+        "core",
+        "backup_timeout_us",
+        "A write waits no longer for its backups; then its outcome is indeterminate",
+        0.1,
+        600,
+        "hazelcast.operation.backup.timeout.millis",
+        0.001,
+    ),
+)
+
+KEYS: tuple[Key, ...] = (
+    *_CLUSTER,
+    *_NETWORK,
+    *_MEMBER,
+    *_MEMBERSHIP,
+    *_PARTITION,
+    *_MIGRATION,
+    *_REPLICATION,
+)
+"""Every key but those of maps, in the order in which ``config explain`` lists them."""
+
+MAP_KEYS: tuple[Key, ...] = (
+    _integer(
+        "backup_count",
+        "map",
+        "backup_count",
+        "Backups a write waits for",
+        0,
+        BACKUP_COUNT_MAX,
+    ),
+    _integer(
+        "async_backup_count",
+        "map",
+        "async_backup_count",
+        "Further backups a write does not wait for",
+        0,
+        BACKUP_COUNT_MAX,
+    ),
+    _integer(
+        "time_to_live_s",
+        "map",
+        "time_to_live_s",
+        "Entries end this long after they were written; 0 never",
+        0,
+        100 * YEAR_S,
+    ),
+    _integer(
+        "max_idle_s",
+        "map",
+        "max_idle_s",
+        "Entries end this long after they were last touched; 0 never",
+        0,
+        100 * YEAR_S,
+    ),
+)
+"""Keys of ``map.PATTERN``; PATTERN is a map name that may end in ``*``, or ``default``."""
+
+BY_NAME: dict[str, Key] = {key.name: key for key in KEYS}
+MAP_BY_NAME: dict[str, Key] = {key.name: key for key in MAP_KEYS}
+BY_ALIAS: dict[str, Key] = {key.alias: key for key in KEYS if key.alias}
+SECTIONS: tuple[str, ...] = (*dict.fromkeys(key.name.split(".")[0] for key in KEYS), "map")
+"""The tables a file may have, beside ``[properties]``."""

@@ -1,0 +1,443 @@
+"""The data port: who calls is told by the first bytes; then a client or a member is served.
+
+Bytes go to the engine as they arrive, answers leave once per turn of the loop. Nothing here
+reads a client message; member frames are only split and told apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+from whimbrel.core.messages import ADDRESSED
+from whimbrel.core.stimuli import Received
+from whimbrel.errors import ProtocolError
+from whimbrel.runtime.clock import now_us, wall_ms
+from whimbrel.wire import links as wire
+
+if TYPE_CHECKING:
+    from whimbrel.config import RuntimeSettings
+    from whimbrel.serving.engine import Engine
+
+CLIENT_PRELUDE = b"CP2"
+PRELUDES = (CLIENT_PRELUDE, wire.PRELUDE)
+MEMBER_CONNECTIONS_MAX = 4_096
+"""Incoming member connections; two for each member and some that are about to end."""
+HINTS_MAX = 1_000
+"""Sources of foreign bytes that are remembered, so that each is logged once."""
+KEEP_ALIVE = tuple(
+    (getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+    if hasattr(socket, name)  # not every system knows all of them
+)
+"""Seconds of silence before the kernel asks, between its questions, and how many it asks."""
+CHECK_S = 1.0
+"""How often silent connections are looked for."""
+
+
+class DoorHost(Protocol):
+    """What the data port needs of its node."""
+
+    @property
+    def settings(self) -> RuntimeSettings:
+        """Limits."""
+        ...
+
+    @property
+    def cluster_name(self) -> str:
+        """Members of other clusters may only ask who we are."""
+        ...
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the present incarnation."""
+        ...
+
+    @property
+    def guard(self) -> Guard:
+        """A context in which engine code runs."""
+        ...
+
+    def crashed(self, problem: BaseException) -> None:
+        """The engine raised what it must not: stop the member."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Carry out the engine's outputs in the next turn of the loop."""
+        ...
+
+    def greeting(self, channel: str) -> bytes:
+        """Our greeting, prelude included."""
+        ...
+
+    def count(self, name: str) -> None:
+        """Raise a counter of the shell."""
+        ...
+
+    def hint(self, kind: str, **fields: str | int) -> None:
+        """Log a warning."""
+        ...
+
+
+class Guard:
+    """Runs engine code: outputs are carried out afterwards, an exception stops the member.
+
+    One object serves all: it keeps no state between enter and exit.
+    """
+
+    def __init__(
+        self, crashed: Callable[[BaseException], None], flush_soon: Callable[[], None]
+    ) -> None:
+        self._crashed = crashed
+        self._flush_soon = flush_soon
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> bool:
+        """Flush or stop; exceptions never pass."""
+        if problem is not None:
+            self._crashed(problem)
+            return True
+        self._flush_soon()
+        return False
+
+
+class Served(asyncio.Protocol):
+    """Base of the three states of an incoming connection."""
+
+    def __init__(self, door: Door, transport: asyncio.Transport, source: str) -> None:
+        self.door = door
+        self.transport = transport
+        self.source = source
+        """Host of the other side."""
+        self.opened_s = door.loop.time()
+
+    def close(self) -> None:
+        """End it once everything written has been sent."""
+        self.transport.close()
+
+    def abort(self) -> None:
+        """End it at once."""
+        self.transport.abort()
+
+
+class Caller(asyncio.Protocol):
+    """A connection whose first bytes have not told yet who calls."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._bytes = b""
+        self.opened_s = 0.0
+        self.transport: asyncio.Transport | None = None
+        self.source = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the caller."""
+        # a cast: transports of other loops are no subclasses of asyncio's
+        self.transport = cast("asyncio.Transport", transport)
+        remote = transport.get_extra_info("peername")
+        self.source = str(remote[0]) if remote else "unknown"
+        self.opened_s = self._door.loop.time()
+        _keep_alive(self.transport)
+        self._door.called(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Decide as soon as the bytes allow it."""
+        self._bytes += data
+        if self.transport is None:
+            return
+        for prelude in PRELUDES:
+            if self._bytes.startswith(prelude):
+                self._door.decided(self, prelude, self._bytes)
+                return
+        if not any(prelude.startswith(self._bytes) for prelude in PRELUDES):
+            self._door.refused(self, self._bytes)
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        """It went away undecided."""
+        self.transport = None
+        self._door.gone(self)
+
+
+class ClientConnection(Served):
+    """A client: bytes in, bytes out."""
+
+    def __init__(self, door: Door, transport: asyncio.Transport, source: str, conn: int) -> None:
+        super().__init__(door, transport, source)
+        self.conn = conn
+        self.heard_us = now_us()
+        """When bytes of it arrived last."""
+        transport.set_write_buffer_limits(high=door.host.settings.client_high_water_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        """Give the engine what has arrived."""
+        host = self.door.host
+        self.heard_us = moment_us = now_us()
+        try:  # not the guard: this is the path of every request
+            host.engine.client_bytes(self.conn, data, moment_us, wall_ms())
+        except BaseException as problem:
+            host.crashed(problem)
+        host.flush_soon()
+
+    def pause_writing(self) -> None:
+        """The client does not read: stop reading from it, and stop running its requests."""
+        self.door.host.count("clients_paused")
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+        host = self.door.host
+        with host.guard:
+            host.engine.client_paused(self.conn)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+        host = self.door.host
+        with host.guard:
+            host.engine.client_resumed(self.conn, now_us(), wall_ms())
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        """Tell the engine, unless it closed the connection itself."""
+        if self.door.clients.pop(self.conn, None) is not None:
+            host = self.door.host
+            with host.guard:
+                host.engine.client_closed(self.conn)
+
+    def send(self, data: bytes) -> None:
+        """Write an answer; a client that leaves too much unread is disconnected."""
+        transport = self.transport
+        if transport.is_closing():
+            return
+        transport.write(data)
+        host = self.door.host
+        if transport.get_write_buffer_size() > host.engine.client_backlog_limit_bytes:
+            host.count("clients_cut_by_backlog")
+            transport.abort()
+
+
+class MemberConnection(Served):
+    """A member that sends to us: its greeting first, then frames."""
+
+    def __init__(self, door: Door, transport: asyncio.Transport, source: str) -> None:
+        super().__init__(door, transport, source)
+        self._splitter = wire.FrameSplitter(wire.GREETING_BYTES_MAX)
+        self.greeting: wire.Greeting | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take frames; one that breaks the protocol ends the connection."""
+        with self.door.host.guard:
+            try:
+                for kind, payload in self._splitter.feed(data):
+                    self._frame(kind, payload)
+            except ProtocolError as problem:
+                self.door.host.count("link_protocol_errors")
+                self.door.hint_once("member_connection_refused", self.source, str(problem))
+                self.transport.abort()
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        """The sender notices itself."""
+        self.door.members.pop(self, None)
+
+    def _frame(self, kind: int, payload: bytes) -> None:
+        host = self.door.host
+        greeting = self.greeting
+        if greeting is None:
+            self._greet(kind, payload)
+        elif kind == wire.MESSAGE:
+            message = wire.decode_message(payload)
+            if greeting.cluster_name != host.cluster_name and not isinstance(message, ADDRESSED):
+                raise ProtocolError(
+                    f"a member of cluster {greeting.cluster_name!r} is none of ours"
+                )
+            sender = greeting.sender
+            host.engine.handle(Received(sender.id, sender.address, message), now_us(), wall_ms())
+        elif kind == wire.GREETING or greeting.cluster_name != host.cluster_name:
+            raise ProtocolError(f"a frame of kind {kind} where none is allowed")
+        else:
+            host.engine.peer_frame(greeting.sender.id, kind, payload, now_us(), wall_ms())
+
+    def _greet(self, kind: int, payload: bytes) -> None:
+        if kind != wire.GREETING:
+            raise ProtocolError("a member connection starts with a greeting")
+        self.greeting = wire.decode_greeting(payload)
+        self._splitter.bytes_max = wire.LINK_FRAME_BYTES_MAX
+        answer = self.door.host.greeting(self.greeting.channel)
+        self.transport.write(answer[len(wire.PRELUDE) :])
+
+
+class Door:
+    """All incoming connections of a node."""
+
+    def __init__(self, host: DoorHost, loop: asyncio.AbstractEventLoop) -> None:
+        self.host = host
+        self.loop = loop
+        self.clients: dict[int, ClientConnection] = {}
+        self.members: dict[MemberConnection, None] = {}
+        self._callers: dict[Caller, None] = {}
+        self._numbers = itertools.count(1)
+        self._hinted: dict[tuple[str, str], None] = {}
+        self._check = loop.call_later(CHECK_S, self._close_silent)
+
+    def caller(self) -> Caller:
+        """A protocol for a connection that was accepted."""
+        return Caller(self)
+
+    # -- deciding -------------------------------------------------------------------------
+
+    def called(self, caller: Caller) -> None:
+        """Somebody connected; when too many have not said who they are, the oldest must go."""
+        self._callers[caller] = None
+        if len(self._callers) > self.host.settings.undecided_max:
+            oldest = next(iter(self._callers))
+            del self._callers[oldest]
+            self.host.count("connections_dropped_undecided")
+            if oldest.transport is not None:
+                oldest.transport.abort()
+
+    def gone(self, caller: Caller) -> None:
+        """A caller went away, or was served."""
+        self._callers.pop(caller, None)
+
+    def decided(self, caller: Caller, prelude: bytes, data: bytes) -> None:
+        """Serve a caller; its bytes so far come with it."""
+        self.gone(caller)
+        transport = caller.transport
+        if transport is None or transport.is_closing():
+            return
+        if prelude == CLIENT_PRELUDE:
+            self._serve_client(transport, caller.source, data)
+            return
+        if len(self.members) >= MEMBER_CONNECTIONS_MAX:
+            self.host.count("members_refused_by_limit")
+            transport.abort()
+            return
+        member = MemberConnection(self, transport, caller.source)
+        self.members[member] = None
+        transport.set_protocol(member)
+        member.data_received(data[len(prelude) :])
+
+    def _serve_client(self, transport: asyncio.Transport, source: str, data: bytes) -> None:
+        if len(self.clients) >= self.host.settings.clients_max:
+            self.host.count("clients_refused_by_limit")
+            self.hint_once("too_many_clients", source, str(self.host.settings.clients_max))
+            transport.abort()
+            return
+        client = ClientConnection(self, transport, source, next(self._numbers))
+        self.clients[client.conn] = client
+        transport.set_protocol(client)
+        with self.host.guard:
+            self.host.engine.client_opened(client.conn, source)
+        client.data_received(data)
+
+    def refused(self, caller: Caller, data: bytes) -> None:
+        """Somebody speaks another protocol: close at once, say once what it looks like."""
+        self.gone(caller)
+        self.host.count("connections_foreign")
+        self.hint_once("foreign_connection", caller.source, _looks_like(data))
+        if caller.transport is not None:
+            caller.transport.abort()
+
+    def hint_once(self, kind: str, source: str, text: str) -> None:
+        """Log something about a source, once per kind and source."""
+        if (kind, source) not in self._hinted and len(self._hinted) < HINTS_MAX:
+            self._hinted[kind, source] = None
+            self.host.hint(kind, source=source, text=text)
+
+    # -- ending ---------------------------------------------------------------------------
+
+    def close_client(self, conn: int) -> None:
+        """The engine is done with a client; what was written is sent first."""
+        client = self.clients.pop(conn, None)
+        if client is not None:
+            client.close()
+            stop_s = self.host.settings.stop_timeout_us / 1_000_000
+            self.loop.call_later(stop_s, client.abort)
+
+    def close_all(self, at_once: bool = False) -> list[asyncio.Transport]:
+        """End every connection; those that still have to send come back."""
+        everything: list[Served] = [*self.clients.values(), *self.members]
+        self.clients.clear()
+        self.members.clear()
+        for caller in list(self._callers):
+            if caller.transport is not None:
+                caller.transport.abort()
+        for served in everything:
+            if at_once:
+                served.abort()
+            else:
+                served.close()
+        return [served.transport for served in everything]
+
+    def end(self) -> None:
+        """No more checks; the port is closed."""
+        self._check.cancel()
+
+    def gauges(self) -> dict[str, float]:
+        """How many connections there are."""
+        return {
+            "connections_clients": len(self.clients),
+            "connections_members": len(self.members),
+            "connections_undecided": len(self._callers),
+        }
+
+    def _close_silent(self) -> None:
+        """Close what has not finished its handshake, or a message it began, in time."""
+        self._check = self.loop.call_later(CHECK_S, self._close_silent)
+        timeout_s = self.host.settings.handshake_timeout_us / 1_000_000
+        before_s = self.loop.time() - timeout_s
+        for caller in list(self._callers):
+            if caller.opened_s > before_s:
+                break  # they stand in the order in which they came
+            if caller.transport is not None:
+                self._too_slow(caller.transport.abort)
+        for member in list(self.members):
+            if member.greeting is None and member.opened_s <= before_s:
+                self._too_slow(member.abort)
+        self._close_stuck_clients(timeout_s)
+
+    def _close_stuck_clients(self, timeout_s: float) -> None:
+        """Clients that have not authenticated in time, or sent half a message and then nothing."""
+        unfinished: list[tuple[int, bool]] = []
+        with self.host.guard:
+            unfinished = self.host.engine.unfinished_clients()
+        before_s = self.loop.time() - timeout_s
+        heard_before_us = now_us() - int(timeout_s * 1_000_000)
+        for conn, is_ready in unfinished:
+            client = self.clients.get(conn)
+            if client is None:
+                continue
+            since = client.heard_us <= heard_before_us if is_ready else client.opened_s <= before_s
+            if since:
+                self._too_slow(client.abort)
+
+    def _too_slow(self, abort: Callable[[], None]) -> None:
+        self.host.count("connections_too_slow")
+        abort()
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Have the kernel notice within two minutes that the other machine is gone."""
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEP_ALIVE:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _looks_like(data: bytes) -> str:
+    """What foreign first bytes probably are, in words for the log."""
+    if data[:1] == b"\x16":
+        return "a TLS handshake; this port is not encrypted"
+    word = data.split(b" ", 1)[0]
+    if word.isalpha() and word.isupper() and b"HTTP/" in data[:4096]:
+        return "an HTTP request; HTTP is spoken on the admin port"
+    if data.startswith((b"HZC", b"CB2", b"CP")):
+        return "another version of the client or member protocol"
+    return "bytes of no protocol spoken here"

@@ -1,0 +1,462 @@
+"""One member in this process: drives a serving engine with a real loop, sockets and clocks.
+
+The node carries out what the engine says and reports what the world does; every decision is the
+engine's. Outputs are taken once per turn of the loop, so that each connection is written once
+however many requests the turn brought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import socket
+import traceback
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from whimbrel.config import Config, RuntimeSettings, parse_address
+from whimbrel.core.effects import (
+    ArmTimer,
+    Expelled,
+    Joined,
+    LinkUnwanted,
+    LinkWanted,
+    Note,
+    Stopped,
+)
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.model import MemberInfo
+from whimbrel.core.stimuli import LeaveWanted, Started, Stimulus, TimerFired
+from whimbrel.errors import OperationError
+from whimbrel.runtime.clients import Door, Guard
+from whimbrel.runtime.clock import now_us, wall_ms
+from whimbrel.runtime.identity import Identity, open_identity
+from whimbrel.runtime.links import LinkHost, Links
+from whimbrel.runtime.logs import Logger, log_note, make_logger
+from whimbrel.runtime.sockets import Ports, open_ports
+from whimbrel.runtime.timers import Timers
+from whimbrel.serving.engine import Engine
+from whimbrel.serving.outputs import Answered, CloseClient, ToAddress, ToClient, ToPeer
+from whimbrel.wire.links import Greeting, encode_greeting
+
+TICK_S = 0.05
+"""How often the engine looks at its time-outs."""
+DRAIN_STEP_US = 5_000
+LAG_TOLD_S = 1.0
+"""A loop that was late by this much is reported: requests stood still for as long."""
+ASK_TIMEOUT_S = 10.0
+ASKED_MAX = 1_000
+"""Questions to members without an answer; more are refused."""
+EVENTS_TOLD_MAX = 1_000
+"""Newest events that are told to others at once, however many are kept."""
+EXIT_CRASHED = 70
+"""Exit status after a broken invariant (sysexits: internal software error)."""
+
+AdminStarter = Callable[["Node"], Awaitable[Callable[[], Awaitable[None]]]]
+"""Starts the admin HTTP server on ``node.admin_socket``; answers how to stop it."""
+
+
+class Node:
+    """A member: its sockets, its engine, and what an embedding program may ask of it."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        admin: AdminStarter | None = None,
+        logger: Logger | None = None,
+        on_joined: Callable[[Node], None] | None = None,
+    ) -> None:
+        """Prepare; nothing is opened before ``start``.
+
+        Args:
+            config: The configuration.
+            admin: Starts the admin server; without one no admin port is opened.
+            logger: Where notes go; by default lines on stderr.
+            on_joined: Called once, when the member is on the list and serves.
+        """
+        self.config = config
+        self.settings: RuntimeSettings = config.runtime
+        self.cluster_name = config.core.cluster_name
+        self.logger = logger or make_logger(config.runtime)
+        self.guard = Guard(self.crashed, self.flush_soon)
+        self.counters: dict[str, float] = {}
+        """Counters of the shell by name; the engine has its own."""
+        self.events: deque[dict[str, object]] = deque(maxlen=config.core.events_max)
+        """Notes of level info and above, oldest first, with ``at`` and ``kind``."""
+        self.crash_report = ""
+        """What stopped the member, when its engine broke."""
+        self._admin = admin
+        self._on_joined = on_joined
+        self._has_joined = False
+        self._stop_admin: Callable[[], Awaitable[None]] | None = None
+        self._cuts = False
+        """Whether the end cuts connections instead of letting written bytes leave."""
+        self._flush_waits = False
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._asked: dict[int, asyncio.Future[Answered]] = {}
+        self._server: asyncio.AbstractServer | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._tick_due_s = 0.0
+        self._perform: dict[type, Callable[[Any], None]] = {
+            ToClient: self._to_client,
+            ToPeer: self._to_peer,
+            ToAddress: self._to_address,
+            CloseClient: self._close_client,
+            Answered: self._answered,
+            ArmTimer: self._arm,
+            Note: self.note,
+            LinkWanted: self._link_wanted,
+            LinkUnwanted: self._link_unwanted,
+            Joined: self._joined,
+            Expelled: self._expelled,
+            Stopped: self._stopped,
+        }
+
+    # -- life -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open ports and identity, then look for the cluster.
+
+        Raises:
+            ConfigError: A port or the data directory cannot be used. Nothing stays open.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.stopped: asyncio.Future[Stopped] = self.loop.create_future()
+        self.joined: asyncio.Future[None] = self.loop.create_future()
+        self.ports: Ports = open_ports(self.settings, self._admin is not None)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.ports.close)
+            self.identity: Identity = open_identity(self.settings.data_dir, self.cluster_name)
+            undo.callback(self.identity.release)
+            self._build()
+            self._server = await self.loop.create_server(self.door.caller, sock=self.ports.data)
+            undo.pop_all()
+        self._tick_due_s = self.loop.time()
+        self._on_tick()
+        self.stimulate(Started(self._join_addresses()))
+
+    def _build(self) -> None:
+        self.address = self._advertised()
+        host = LinkHost(
+            self.loop, self.settings, self.greeting, self.stimulate, self.count, self.spawn
+        )
+        self.links = Links(host)
+        self.timers = Timers(self.loop, self._timer_fired)
+        self.door = Door(self, self.loop)
+        self._new_engine()
+
+    def leave(self) -> None:
+        """Hand over all data and leave; ``stopped`` tells when that is done."""
+        self.stimulate(LeaveWanted())
+
+    def stop_now(self, reason: str, exit_status: int = 1) -> None:
+        """End without leaving: to the cluster it is a crash."""
+        self._cuts = True
+        self._stopped(Stopped(reason, exit_status))
+
+    async def close(self) -> None:
+        """Close everything; bytes that were written get ``network.stop_timeout_s`` to leave."""
+        if self._tick is not None:
+            self._tick.cancel()
+        self.timers.clear()
+        self.door.end()
+        if self._server is not None:
+            self._server.close()
+        if self._stop_admin is not None:
+            stop, self._stop_admin = self._stop_admin, None
+            await stop()
+        cut = self._cuts
+        await self._drain([*self.links.close_all(cut), *self.door.close_all(cut)])
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.ports.close()
+        self.identity.release()
+        for future in self._asked.values():
+            future.cancel()
+        await asyncio.sleep(0)  # lets the transports say goodbye
+
+    async def _drain(self, transports: list[asyncio.Transport]) -> None:
+        """Wait a bounded time until everything written is in the kernel's hands; then cut."""
+        for _ in range(max(1, self.settings.stop_timeout_us // DRAIN_STEP_US)):
+            if not any(transport.get_write_buffer_size() for transport in transports):
+                break
+            await asyncio.sleep(DRAIN_STEP_US / 1_000_000)
+        for transport in transports:
+            transport.abort()
+
+    # -- what others ask ------------------------------------------------------------------
+
+    @property
+    def member_id(self) -> MemberId:
+        """Identity of the present incarnation."""
+        return self.identity.member
+
+    @property
+    def admin_socket(self) -> socket.socket | None:
+        """The listening socket of the admin server."""
+        return self.ports.admin
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether the member was on the list of a cluster at least once."""
+        return self._has_joined
+
+    async def ask(
+        self, member: MemberId | None, what: str, arguments: Mapping[str, object] | None = None
+    ) -> Any:
+        """Ask a member a question, or give it an order.
+
+        Args:
+            member: Whom; None is the master.
+            what: Name of the question.
+            arguments: JSON values by name.
+
+        Returns:
+            The JSON document of the answer.
+
+        Raises:
+            OperationError: The member answered with an error sentence, or not in time.
+        """
+        if len(self._asked) >= ASKED_MAX:
+            raise OperationError(f"{ASKED_MAX} questions wait for their answers already")
+        body = json.dumps(dict(arguments or {})).encode()
+        call = 0
+        with self.guard:
+            call = self.engine.ask(member, what, body, now_us(), wall_ms())
+        future: asyncio.Future[Answered] = self.loop.create_future()
+        self._asked[call] = future
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                answer = await future
+        except TimeoutError:
+            whom = "the master" if member is None else f"member {member}"
+            raise OperationError(f"no answer from {whom} within {ASK_TIMEOUT_S:g} s") from None
+        finally:
+            self._asked.pop(call, None)
+        if answer.error:
+            raise OperationError(answer.error)
+        return json.loads(answer.document)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and gauges of shell and engine by name."""
+        return {
+            **self.engine.metrics(),
+            **self.counters,
+            **self.door.gauges(),
+            **self.links.gauges(),
+        }
+
+    def note(self, note: Note) -> None:
+        """Log a note and keep it for ``events``."""
+        log_note(self.logger, note)
+        if note.level != "debug":
+            at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+            self.events.append({"at": at, "kind": note.kind, "level": note.level, **note.fields})
+
+    def _events_document(self, _: bytes) -> bytes:
+        """The latest events, for the cluster's document of them."""
+        return json.dumps(list(self.events)[-EVENTS_TOLD_MAX:], default=str).encode()
+
+    # -- what links and the data port need ------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the present incarnation."""
+        return self._engine
+
+    def greeting(self, channel: str) -> bytes:
+        """First bytes of a connection to a member."""
+        return encode_greeting(Greeting(self.cluster_name, self.info, channel))
+
+    def count(self, name: str) -> None:
+        """Raise a counter of the shell by one."""
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+    def hint(self, kind: str, **fields: str | int) -> None:
+        """A warning that concerns this process only."""
+        self.note(Note("warning", kind, dict(fields)))
+
+    def stimulate(self, stimulus: Stimulus) -> None:
+        """Hand something to the control plane."""
+        if not self.stopped.done():
+            with self.guard:
+                self._engine.handle(stimulus, now_us(), wall_ms())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine; an exception it does not catch stops the member."""
+        task = self.loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._task_done)
+        return task
+
+    def flush_soon(self) -> None:
+        """Carry out the engine's outputs in the next turn of the loop, once."""
+        if not self._flush_waits:
+            self._flush_waits = True
+            self.loop.call_soon(self._flush)
+
+    def crashed(self, problem: BaseException) -> None:
+        """A fact that must hold does not: stop rather than spoil data (safety rule 8)."""
+        if self.crash_report:
+            return
+        text = "".join(traceback.format_exception(problem))
+        self.crash_report = (
+            f"member {self.member_id} at {self.address} of cluster {self.cluster_name!r} "
+            f"stopped itself: {problem!r}\n\n{text}"
+        )
+        self._stopped(Stopped(f"internal error: {problem!r}", EXIT_CRASHED))
+        self.links.close_all(at_once=True)
+        self.door.close_all(at_once=True)
+
+    # -- outputs --------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Carry out everything the engine has said."""
+        self._flush_waits = False
+        if self.stopped.done():
+            return
+        try:
+            self._carry_out(self._engine)
+        except BaseException as problem:
+            # an output that is not carried out is as bad as one that was never said
+            self.crashed(problem)
+
+    def _carry_out(self, engine: Engine) -> None:
+        perform = self._perform
+        for output in engine.take_outputs():
+            perform[type(output)](output)
+            if engine is not self._engine:
+                return  # expelled: the rest was said by an incarnation that is no more
+        self.links.flush()
+        if engine.has_more_input:
+            self.loop.call_soon(self._resume_input)
+
+    def _resume_input(self) -> None:
+        with self.guard:
+            self._engine.resume_input(now_us(), wall_ms())
+
+    def _to_client(self, output: ToClient) -> None:
+        client = self.door.clients.get(output.conn)
+        if client is not None:
+            client.send(output.data)
+
+    def _to_peer(self, output: ToPeer) -> None:
+        self.links.send(output.peer, output.channel, output.kind, output.payload)
+
+    def _to_address(self, output: ToAddress) -> None:
+        self.links.send_to(output.address, output.message)
+
+    def _close_client(self, output: CloseClient) -> None:
+        self.door.close_client(output.conn)
+
+    def _answered(self, output: Answered) -> None:
+        future = self._asked.get(output.call)
+        if future is not None and not future.done():
+            future.set_result(output)
+
+    def _arm(self, output: ArmTimer) -> None:
+        self.timers.arm(output)
+
+    def _link_wanted(self, output: LinkWanted) -> None:
+        self.links.want(output.member, output.address)
+
+    def _link_unwanted(self, output: LinkUnwanted) -> None:
+        self.links.unwant(output.member)
+
+    def _joined(self, _: Joined) -> None:
+        self.note(Note("info", "joined", {"member": self.member_id, "address": str(self.address)}))
+        if self._has_joined:
+            return  # again after an expulsion: whoever waited knows us already
+        self._has_joined = True
+        if not self.joined.done():
+            self.joined.set_result(None)
+        if self._on_joined is not None:
+            self._on_joined(self)
+        if self._admin is not None:
+            self.spawn(self._start_admin(self._admin))
+
+    def _expelled(self, output: Expelled) -> None:
+        """The cluster goes on without us: drop everything, come back as somebody new."""
+        self.note(Note("warning", "expelled", {"member": self.member_id, "reason": output.reason}))
+        self.count("expulsions")
+        self.timers.clear()
+        self.links.close_all()
+        self.door.close_all(at_once=True)
+        self.identity.renew()
+        self._new_engine()
+        self.stimulate(Started(self._join_addresses()))
+
+    def _stopped(self, output: Stopped) -> None:
+        if self.stopped.done():
+            return
+        level = "info" if output.exit_status == 0 else "error"
+        fields: dict[str, str | int | float | bool | None] = {
+            "reason": output.reason,
+            "exit_status": output.exit_status,
+        }
+        self.note(Note(level, "ended", fields))
+        self.links.flush()
+        self.stopped.set_result(output)
+        if not self.joined.done():
+            self.joined.set_exception(OperationError(output.reason))
+            self.joined.exception()  # told through ``stopped`` as well
+
+    # -- parts ----------------------------------------------------------------------------
+
+    def _new_engine(self) -> None:
+        settings = self.settings
+        self.info = MemberInfo(
+            self.member_id,
+            self.address,
+            lite=settings.lite,
+            host=settings.machine or socket.gethostname(),
+            zone=settings.zone,
+            admin_port=self.ports.admin_port,
+        )
+        self._engine = Engine(self.info, self.config.core, now_us())
+        self._engine.questions.documents["events"] = self._events_document
+
+    def _advertised(self) -> Address:
+        port = self.ports.data_port
+        if self.settings.advertise:
+            return parse_address(self.settings.advertise, port)
+        return Address(self.settings.host, port)
+
+    def _join_addresses(self) -> tuple[Address, ...]:
+        """Where the cluster may be: what was configured, then every member we have known."""
+        found = dict.fromkeys((*self.settings.join, *self.links.known))
+        found.pop(self.address, None)
+        return tuple(found)
+
+    def _timer_fired(self, key: str, generation: int) -> None:
+        self.stimulate(TimerFired(key, generation))
+
+    def _on_tick(self) -> None:
+        late_s = self.loop.time() - self._tick_due_s
+        if late_s > LAG_TOLD_S:
+            self.count("stalls")
+            self.hint("stalled", late_ms=int(late_s * 1000))
+        with self.guard:
+            self._engine.tick(now_us(), wall_ms())
+        self._tick_due_s = self.loop.time() + TICK_S
+        self._tick = self.loop.call_later(TICK_S, self._on_tick)
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self.crashed(problem)
+
+    async def _start_admin(self, admin: AdminStarter) -> None:
+        """Start the admin server after joining: its imports must not delay that.
+
+        A member without its admin server still holds its data, so a failure here is only told.
+        """
+        try:
+            self._stop_admin = await admin(self)
+        except Exception as problem:
+            self.note(Note("error", "admin_failed", {"problem": repr(problem)}))

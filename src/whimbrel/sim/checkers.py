@@ -1,0 +1,38 @@
+"""Every rule a run is judged by, as one list.
+
+The rules stand in ``check_views``, ``check_table``, ``check_data`` and ``check_history``; L1 is
+the run's own affair, X3 is shown by running a seed twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from whimbrel.sim.check_data import DATA_CHECKERS
+from whimbrel.sim.check_history import HISTORY_CHECKERS
+from whimbrel.sim.check_table import TABLE_CHECKERS
+from whimbrel.sim.check_views import VIEW_CHECKERS
+from whimbrel.sim.watch import Checker
+
+if TYPE_CHECKING:
+    from whimbrel.sim.world import World
+
+CHECKERS: tuple[type[Checker], ...] = (
+    *VIEW_CHECKERS,
+    *TABLE_CHECKERS,
+    *DATA_CHECKERS,
+    *HISTORY_CHECKERS,
+)
+
+
+def make_checkers(world: World) -> list[Checker]:
+    """One of each for a run."""
+    return [kind(world) for kind in CHECKERS]
+
+
+def rules() -> dict[str, str]:
+    """Rule to sentence, for people."""
+    known = {kind.rule: kind.sentence for kind in CHECKERS}
+    known["L1"] = "once nothing harms it, the cluster is safe within a stated span"
+    known["X2"] = "no exception escapes a member, no error is noted without a fault"
+    return known

@@ -1,0 +1,463 @@
+"""A place where members run: the simulator's shell around one serving engine.
+
+Knows how outputs become deliveries, timers and client bytes, how a process is paused, killed and
+started again under a new identity. It decides nothing: decisions are the engine's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from whimbrel.core.effects import (
+    ArmTimer,
+    Expelled,
+    Joined,
+    LinkUnwanted,
+    LinkWanted,
+    Note,
+    Stopped,
+)
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.messages import Message
+from whimbrel.core.model import MemberInfo
+from whimbrel.core.stimuli import LeaveWanted, Received, Started, Stimulus, TimerFired
+from whimbrel.errors import InvariantViolation
+from whimbrel.serving.engine import Engine
+from whimbrel.serving.outputs import Answered, CloseClient, ToAddress, ToClient, ToPeer
+from whimbrel.sim.links import LINGER_US, AddressLinks, PeerLink
+from whimbrel.sim.network import Pipe
+from whimbrel.wire import links as wire_links
+
+if TYPE_CHECKING:
+    from whimbrel.sim.world import World
+
+BACKLOG_MAX = 200_000
+"""Events a paused member may have waiting; sockets would have pushed back long before."""
+
+Call = tuple[Callable[..., None], tuple[Any, ...], bool]
+"""(method, arguments, whether it is a timer)"""
+
+
+class ClientConnection:
+    """The member's end of one client's connection."""
+
+    __slots__ = ("closed", "on_closed", "to_client")
+
+    def __init__(self, to_client: Pipe, on_closed: Callable[[], None]) -> None:
+        self.to_client = to_client
+        self.on_closed = on_closed
+        self.closed = False
+
+
+class Host:
+    """One address and the member process that runs there, if any."""
+
+    def __init__(self, world: World, name: str, address: Address, lite: bool = False) -> None:
+        self.world = world
+        self.name = name
+        self.address = address
+        self.lite = lite
+        generator = world.entropy.of(f"member-{name}")
+        self.clock_offset_us = generator.randrange(1, 10_000_000_000)
+        """The monotonic clock of this machine started somewhere else than that of others."""
+        self.skew_ms = generator.randint(-world.plan.clock_skew_ms, world.plan.clock_skew_ms)
+        self._jitter = generator.randrange
+        self.incarnation = 0
+        """Rises with every start and every end of a process here."""
+        self.is_up = False
+        self.is_silent = False
+        """The machine is gone without a word: no refusal, no reset (power failure)."""
+        self.is_paused = False
+        self.is_leaving = False
+        self.joined = False
+        self.info = MemberInfo(MemberId(""), address, lite, host=name)
+        self.engine: Engine | None = None
+        self.links: dict[MemberId, PeerLink] = {}
+        self.address_links = AddressLinks(self)
+        self.clients: dict[int, ClientConnection] = {}
+        self.exit_status: int | None = None
+        self.cause: Stimulus | None = None
+        """What the engine is handling right now; checkers ask for it."""
+        self.cause_frame: tuple[MemberId, int] | None = None
+        """(sender, kind) of the data frame the engine is handling right now."""
+        self._backlog: deque[Call] = deque()
+        self._flush_waits = False
+
+    # -- life -----------------------------------------------------------------------------
+
+    def start(self, join_addresses: tuple[Address, ...]) -> None:
+        """Start a process under a fresh identity."""
+        world = self.world
+        self.incarnation += 1
+        self.is_up, self.is_silent, self.is_paused = True, False, False
+        self.is_leaving = self.joined = False
+        self.exit_status = None
+        self._flush_waits = False
+        self.info = MemberInfo(
+            MemberId(world.entropy.uuid()), self.address, self.lite, host=self.name
+        )
+        self.engine = world.make_engine(self.info, world.plan.settings, self._clock_us())
+        self.info = self.engine.member.ctx.me
+        world.probes_attach(self)
+        world.trace.mark(world.now_us, self.name, "start", self.info.id[:8])
+        self._schedule_tick()
+        self.stimulate(Started(join_addresses))
+
+    def end(self, reason: str, keep_sent: bool) -> None:
+        """The process is gone; what it had sent may still arrive (``keep_sent``) or only a part."""
+        if not self.is_up:
+            return
+        self.incarnation += 1
+        self.is_up = self.joined = self.is_paused = self.is_leaving = False
+        self.engine = None
+        self._backlog.clear()
+        for link in self.links.values():
+            if link.pipes is not None:
+                for pipe in link.pipes.values():
+                    if keep_sent:
+                        pipe.end(len(pipe.queue))
+                    else:
+                        self.world.network.reset(pipe)
+        self.links.clear()
+        self.address_links.drop()
+        clients, self.clients = self.clients, {}
+        for connection in clients.values():
+            connection.closed = True
+            if keep_sent:
+                connection.to_client.end(len(connection.to_client.queue))
+            else:
+                self.world.network.reset(connection.to_client)
+            if not self.is_silent:
+                self.world.scheduler.after(self._notice_us(), connection.on_closed)
+        self.world.host_ended(self, reason)
+
+    def crash(self, silent: bool = False) -> None:
+        """Kill the process (``kill -9``), or the whole machine with it (``silent``)."""
+        self.is_silent = silent
+        self.end("crash", keep_sent=False)
+        self.world.break_links_to(self, notice=not silent)
+
+    @property
+    def backlog(self) -> int:
+        """Events that wait because the process is paused."""
+        return len(self._backlog)
+
+    def leave(self) -> None:
+        """Ask the member to leave gracefully (SIGTERM)."""
+        if self.is_up and not self.is_leaving:
+            self.is_leaving = True
+            self.world.trace.mark(self.world.now_us, self.name, "leave asked")
+            self.stimulate(LeaveWanted())
+
+    def pause(self) -> None:
+        """Stop the process (SIGSTOP): everything that arrives waits, timers become late."""
+        if self.is_up:
+            self.is_paused = True
+
+    def resume(self) -> None:
+        """Let the process run again; by the toss of a coin late timers or waiting bytes first."""
+        if not self.is_paused:
+            return
+        self.is_paused = False
+        waiting = list(self._backlog)
+        self._backlog.clear()
+        if self._jitter(2):
+            waiting.sort(key=lambda call: not call[2])
+        incarnation = self.incarnation
+        for method, arguments, _ in waiting:
+            if self.incarnation != incarnation:
+                return
+            if self.is_paused:
+                self._backlog.append((method, arguments, False))
+            else:
+                self._run(method, arguments)
+        if self.is_up and not self.is_paused:
+            self.flush()
+
+    # -- in -------------------------------------------------------------------------------
+
+    def stimulate(self, stimulus: Stimulus) -> None:
+        """Hand a stimulus to the engine, or keep it while the process is paused."""
+        self._submit(self._do_handle, (stimulus,), False)
+
+    def frame_arrived(self, incarnation: int, sender: MemberInfo, kind: int, payload: Any) -> None:
+        """A frame of a member's link came out of the network."""
+        if incarnation != self.incarnation:
+            return
+        if kind == wire_links.MESSAGE:
+            self.message_arrived(incarnation, sender, payload)
+        else:
+            self._submit(self._do_frame, (sender.id, kind, payload), False)
+
+    def message_arrived(self, incarnation: int, sender: MemberInfo, payload: Any) -> None:
+        """A control message came out of the network, encoded or as an object."""
+        if incarnation != self.incarnation:
+            return
+        message = wire_links.decode_message(payload) if type(payload) is bytes else payload
+        self._submit(self._do_handle, (Received(sender.id, sender.address, message),), False)
+
+    def client_opened(self, connection: int, end: ClientConnection, remote: str) -> None:
+        """A client's connection is made."""
+        self.clients[connection] = end
+        self._submit(self._do_client_opened, (connection, remote), False)
+
+    def client_bytes(self, incarnation: int, connection: int, data: bytes) -> None:
+        """Bytes of a client came out of the network."""
+        if incarnation == self.incarnation and connection in self.clients:
+            self._submit(self._do_client_bytes, (connection, data), False)
+
+    def client_closed(self, incarnation: int, connection: int) -> None:
+        """The client closed its connection, or it broke."""
+        if incarnation == self.incarnation and self.clients.pop(connection, None) is not None:
+            self._submit(self._do_client_closed, (connection,), False)
+
+    def _submit(self, method: Callable[..., None], arguments: tuple[Any, ...], timer: bool) -> None:
+        if not self.is_up:
+            return
+        if self.is_paused:
+            if len(self._backlog) < BACKLOG_MAX:
+                self._backlog.append((method, arguments, timer))
+            return
+        self._run(method, arguments)
+
+    def _run(self, method: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """One step of the engine: no exception may escape it (X2)."""
+        world = self.world
+        self.cause = self.cause_frame = None
+        try:
+            method(*arguments)
+        except InvariantViolation as error:
+            world.violation("X2", f"{self.name} stopped: {error}", self.name)
+            self.crash()
+            return
+        except Exception as error:
+            world.violation("X2", f"{self.name}: {type(error).__name__}: {error}", self.name, error)
+            self.crash()
+            return
+        world.after_step(self)
+        self.cause = self.cause_frame = None
+        if world.plan.flush_delay_us:
+            if not self._flush_waits:
+                self._flush_waits = True
+                world.scheduler.after(
+                    self._jitter(world.plan.flush_delay_us + 1), self._flush_later, self.incarnation
+                )
+        else:
+            self.flush()
+
+    def _do_handle(self, stimulus: Stimulus) -> None:
+        engine, world = self.engine, self.world
+        if engine is None:
+            return
+        self.cause = stimulus
+        world.trace.add(world.now_us, self.name, *describe(stimulus))
+        world.before_stimulus(self, stimulus)
+        engine.handle(stimulus, self._clock_us(), self._wall_ms())
+
+    def _do_frame(self, sender: MemberId, kind: int, payload: bytes) -> None:
+        engine, world = self.engine, self.world
+        if engine is None:
+            return
+        self.cause_frame = (sender, kind)
+        world.trace.add(world.now_us, self.name, FRAME_NAMES[kind], f"{sender[:8]} {len(payload)}")
+        engine.peer_frame(sender, kind, payload, self._clock_us(), self._wall_ms())
+
+    def _do_client_opened(self, connection: int, remote: str) -> None:
+        if self.engine is not None:
+            self.engine.client_opened(connection, remote)
+
+    def _do_client_bytes(self, connection: int, data: bytes) -> None:
+        engine, world = self.engine, self.world
+        if engine is None:
+            return
+        world.trace.add(world.now_us, self.name, "request", f"{connection} {len(data)}")
+        engine.client_bytes(connection, data, self._clock_us(), self._wall_ms())
+
+    def _do_client_closed(self, connection: int) -> None:
+        if self.engine is not None:
+            self.engine.client_closed(connection)
+
+    # -- time -----------------------------------------------------------------------------
+
+    def _clock_us(self) -> int:
+        return self.world.now_us + self.clock_offset_us
+
+    def _wall_ms(self) -> int:
+        return self.world.wall_base_ms + self.world.now_us // 1000 + self.skew_ms
+
+    def _schedule_tick(self) -> None:
+        self.world.scheduler.after(self.world.plan.tick_us, self._tick, self.incarnation)
+
+    def _tick(self, incarnation: int) -> None:
+        if incarnation != self.incarnation:
+            return
+        if not self.is_paused:
+            self._run(self._do_tick, ())
+        if incarnation == self.incarnation:
+            self._schedule_tick()
+
+    def _do_tick(self) -> None:
+        if self.engine is not None:
+            self.engine.tick(self._clock_us(), self._wall_ms())
+
+    def _timer(self, incarnation: int, key: str, generation: int) -> None:
+        if incarnation == self.incarnation:
+            self._submit(self._do_handle, (TimerFired(key, generation),), True)
+
+    # -- out ------------------------------------------------------------------------------
+
+    def _flush_later(self, incarnation: int) -> None:
+        self._flush_waits = False
+        if incarnation == self.incarnation and not self.is_paused:
+            self.flush()
+
+    def flush(self) -> None:
+        """Carry out everything the engine wants done, in order."""
+        engine = self.engine
+        if engine is None:
+            return
+        incarnation = self.incarnation
+        for output in engine.take_outputs():
+            PERFORM[type(output)](self, output)
+            if self.incarnation != incarnation:
+                return
+
+    def _to_peer(self, output: ToPeer) -> None:
+        link = self.links.get(output.peer)
+        if link is None:
+            return
+        payload = output.payload
+        if self.world.plan.encoded and type(payload) is not bytes:
+            payload = wire_links.encode_message(payload)  # type: ignore[arg-type]
+        link.send(output.channel, output.kind, payload)
+
+    def _to_address(self, output: ToAddress) -> None:
+        self.address_links.send(output.address, output.message)
+
+    def _to_client(self, output: ToClient) -> None:
+        connection = self.clients.get(output.conn)
+        if connection is not None:
+            connection.to_client.send(output.data)
+
+    def _close_client(self, output: CloseClient) -> None:
+        connection = self.clients.pop(output.conn, None)
+        if connection is not None:
+            connection.closed = True
+            connection.to_client.end(len(connection.to_client.queue))
+            self.world.scheduler.after(self._notice_us(), connection.on_closed)
+
+    def _arm(self, output: ArmTimer) -> None:
+        late_us = self._jitter(self.world.plan.timer_late_us + 1)
+        self.world.scheduler.at(
+            output.at_us - self.clock_offset_us + late_us,
+            self._timer,
+            self.incarnation,
+            output.key,
+            output.generation,
+        )
+
+    def _answered(self, _output: Answered) -> None:
+        """Nobody asks questions in a simulated run."""
+
+    def _note(self, output: Note) -> None:
+        self.world.noted(self, output)
+
+    def _link_wanted(self, output: LinkWanted) -> None:
+        present = self.links.get(output.member)
+        if present is not None and present.address == output.address:
+            present.is_unwanted = False
+            return
+        if present is not None:
+            present.close()
+        link = self.links[output.member] = PeerLink(self, output.member, output.address)
+        link.connect()
+
+    def _link_unwanted(self, output: LinkUnwanted) -> None:
+        link = self.links.get(output.member)
+        if link is not None:
+            link.is_unwanted = True
+            self.world.scheduler.after(LINGER_US, self._drop_link, output.member, link)
+
+    def _drop_link(self, member: MemberId, link: PeerLink) -> None:
+        if link.is_unwanted and self.links.get(member) is link:
+            del self.links[member]
+            link.close()
+
+    def _joined(self, output: Joined) -> None:
+        self.joined = True
+        self.world.trace.mark(self.world.now_us, self.name, "joined")
+
+    def _expelled(self, output: Expelled) -> None:
+        world = self.world
+        world.trace.mark(world.now_us, self.name, "expelled", output.reason)
+        world.host_expelled(self)
+        self.end("expelled", keep_sent=True)
+        world.break_links_to(self, notice=True)
+        self.start(world.join_addresses())
+
+    def _stopped(self, output: Stopped) -> None:
+        world = self.world
+        world.trace.mark(
+            world.now_us, self.name, "stopped", f"{output.exit_status} {output.reason}"
+        )
+        self.exit_status = output.exit_status
+        self.end("left" if output.exit_status == 0 else "gave up", keep_sent=True)
+        world.break_links_to(self, notice=True)
+
+    def _notice_us(self) -> int:
+        return 50 + self._jitter(500)
+
+
+PERFORM: dict[type, Callable[[Host, Any], None]] = {
+    ToPeer: Host._to_peer,
+    ToAddress: Host._to_address,
+    ToClient: Host._to_client,
+    CloseClient: Host._close_client,
+    Answered: Host._answered,
+    ArmTimer: Host._arm,
+    Note: Host._note,
+    LinkWanted: Host._link_wanted,
+    LinkUnwanted: Host._link_unwanted,
+    Joined: Host._joined,
+    Expelled: Host._expelled,
+    Stopped: Host._stopped,
+}
+
+FRAME_NAMES = {
+    wire_links.BACKUPS: "backups",
+    wire_links.ACKS: "acks",
+    wire_links.FORWARD: "forward",
+    wire_links.FORWARD_REPLY: "forward-reply",
+    wire_links.SCATTER: "scatter",
+    wire_links.SCATTER_REPLY: "scatter-reply",
+    wire_links.NOTIFY: "notify",
+}
+
+
+def describe(stimulus: Stimulus) -> tuple[str, str]:
+    """A stimulus for the trace: what, and the partition or version it is about."""
+    if isinstance(stimulus, Received):
+        message = stimulus.message
+        return type(message).__name__, f"{stimulus.sender[:8]} {subject_of(message)}"
+    if isinstance(stimulus, TimerFired):
+        return "timer", stimulus.key
+    member = getattr(stimulus, "member", None)
+    return type(stimulus).__name__, "" if member is None else member[:8]
+
+
+def subject_of(message: Message) -> str:
+    """What a message is about, as far as one word says it."""
+    migration = getattr(message, "migration", None)
+    if migration is not None:
+        step = migration.step
+        return (
+            f"p{migration.partition_id} {step.kind.value} v{migration.initial_version} "
+            f"{(step.source or '-')[:8]}>{(step.destination or '-')[:8]}"
+        )
+    for field in ("partition_id", "list_version", "publication", "migration_id", "member"):
+        value = getattr(message, field, None)
+        if value is not None:
+            return f"p{value}" if field == "partition_id" else f"{field} {value}"
+    return ""

@@ -1,0 +1,187 @@
+"""What members truly hold: reads of their stores and tables from outside, for the checkers.
+
+The core knows nothing of this; nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.core.structures.map_store import MapStore
+from whimbrel.core.structures.record import RECORD_BYTES
+from whimbrel.sim.watch import member_of
+from whimbrel.sim.workload import ABSENT, KeyHistory, value_origin
+
+if TYPE_CHECKING:
+    from whimbrel.sim.host import Host
+    from whimbrel.sim.world import World
+
+
+def replica_of(host: Host, pid: int) -> PartitionReplica:
+    """What a member holds of a partition."""
+    return member_of(host).dataplane.partitions[pid]
+
+
+def store_of(fragment: Fragment) -> MapStore:
+    """The map store of a fragment.
+
+    Raises:
+        TypeError: It is another structure's.
+    """
+    store = fragment.store
+    if not isinstance(store, MapStore):
+        raise TypeError(f"{fragment.namespace} is no map")
+    return store
+
+
+def number_at(host: Host, history: KeyHistory) -> int:
+    """Operation number of the value a member holds for a key, ABSENT when it holds none."""
+    fragment = replica_of(host, history.partition_id).fragments.get(history.namespace)
+    if fragment is None:
+        return ABSENT
+    return number_in(store_of(fragment).records, history)
+
+
+def number_in(records: dict[bytes, bytes], history: KeyHistory) -> int:
+    """Operation number of a key's value among these records; -1 for a foreign value."""
+    record = records.get(history.stored)
+    if record is None:
+        return ABSENT
+    origin = value_origin(record[RECORD_BYTES:])
+    return -1 if origin is None else origin[2]
+
+
+def entry_count(host: Host, pid: int) -> int:
+    """Entries a member holds of a partition, all structures together."""
+    return sum(len(fragment.store) for fragment in replica_of(host, pid).fragments.values())
+
+
+def records_of(hosts: list[Host], pid: int, namespace: Namespace) -> list[dict[bytes, bytes]]:
+    """The records of a namespace in a partition, one dictionary for each member that has any."""
+    found = []
+    for host in hosts:
+        fragment = replica_of(host, pid).fragments.get(namespace)
+        if fragment is not None and len(fragment.store):
+            found.append(store_of(fragment).records)
+    return found
+
+
+def holders_of(world: World, history: KeyHistory, number: int) -> list[str]:
+    """Members that hold this write of a key or a later one."""
+    return [host.name for host in world.up_hosts() if number_at(host, history) >= number]
+
+
+def primary_of(world: World, pid: int) -> Host | None:
+    """The running primary of a partition in the master's table."""
+    for host in world.up_hosts():
+        if member_of(host).ctx.is_master:
+            return world.watch.host_of(member_of(host).migrations.table.rows[pid][0])
+    return None
+
+
+def stored_number(world: World, history: KeyHistory) -> int:
+    """Operation number of what the primary holds for a key."""
+    primary = primary_of(world, history.partition_id)
+    return ABSENT if primary is None else number_at(primary, history)
+
+
+def unsafe_because(world: World) -> str:
+    """Why this is no safe point, in a few words; empty when it is one.
+
+    Safe: one list of exactly the running members, one table, nothing active or due, every
+    configured replica there, in step and equal (facts/reliability 3.1).
+    """
+    hosts = world.up_hosts()
+    if not hosts:
+        return "nobody runs"
+    for host in hosts:
+        if host.is_paused or not host.joined or host.is_leaving:
+            return f"{host.name} is paused, joining or leaving"
+    ids = sorted(host.info.id for host in hosts)
+    first = member_of(hosts[0])
+    for host in hosts:
+        members = member_of(host).ctx.members
+        if members.version != first.ctx.members.version or sorted(members.ids()) != ids:
+            return f"{host.name} has list {members.version} of {len(members.members)} members"
+    master = next((one for one in hosts if member_of(one).ctx.is_master), None)
+    if master is None:
+        return "there is no master"
+    settled, reason = member_of(master).migrations.is_settled()
+    if not settled:
+        return reason
+    table = member_of(master).migrations.table
+    for host in hosts:
+        if member_of(host).migrations.table.versions != table.versions:
+            return f"{host.name} has another table"
+        unsettled = member_of(host).dataplane.unsettled()
+        if unsettled:
+            return f"{host.name} has {unsettled} namespaces out of step"
+    return _incomplete(world, hosts, table.rows)
+
+
+def _incomplete(world: World, hosts: list[Host], rows: list[tuple[MemberId | None, ...]]) -> str:
+    """Which configured replica is missing or not equal to its primary."""
+    by_id = {host.info.id: host for host in hosts}
+    data_members = sum(not host.lite for host in hosts)
+    plan = world.plan
+    depth = min(1 + plan.backup_count + plan.async_backup_count, data_members)
+    for pid, row in enumerate(rows):
+        if not data_members:
+            break
+        if any(row[index] not in by_id for index in range(depth)):
+            return f"p{pid} has a hole within its first {depth} indexes"
+        primary = replica_of(by_id[_held(row[0])], pid)
+        for index in range(1, depth):
+            difference = replica_difference(
+                primary, replica_of(by_id[_held(row[index])], pid), index
+            )
+            if difference:
+                return f"p{pid} index {index}: {difference}"
+    return ""
+
+
+def _held(member: MemberId | None) -> MemberId:
+    return member or MemberId("")
+
+
+def replica_difference(primary: PartitionReplica, backup: PartitionReplica, index: int) -> str:
+    """How a backup differs from its primary, in a few words; empty when it does not (D9)."""
+    if primary.migrating or backup.migrating:
+        return "the migrating flag is on"
+    for namespace, fragment in primary.fragments.items():
+        if index > fragment.backup_count:
+            continue
+        mine = store_of(fragment).records
+        other = backup.fragments.get(namespace)
+        if other is None:
+            if mine:
+                return f"{namespace} is missing ({len(mine)} entries)"
+            continue
+        if other.is_dirty:
+            return f"{namespace} is dirty"
+        if store_of(other).records != mine:
+            return f"{namespace} has other entries"
+        slot = max(index - 1, 0)
+        if mine and other.counters()[slot:] != fragment.counters()[slot:]:
+            return f"{namespace} has other versions"
+    return ""
+
+
+def leaks_of(host: Host) -> list[str]:
+    """Fragments that a member holds and should not (D8)."""
+    found: list[str] = []
+    for replica in member_of(host).dataplane.partitions:
+        for namespace, fragment in replica.fragments.items():
+            if not 0 <= replica.index <= fragment.backup_count:
+                found.append(f"p{replica.pid} {namespace} at index {replica.index}")
+    return found
+
+
+def vectors_of(host: Host, pid: PartitionId) -> dict[str, tuple[int, tuple[int, ...], int]]:
+    """Lineage, counters and entries of each namespace, to see whether anything changed."""
+    return {
+        namespace: (fragment.lineage, fragment.counters(), len(fragment.store))
+        for namespace, fragment in replica_of(host, pid).fragments.items()
+    }

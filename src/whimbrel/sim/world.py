@@ -1,0 +1,350 @@
+"""The world of one run: places, time, network, clients, faults, and who watches them.
+
+Everything that happens passes through here, so that checkers see all members' true state and not
+only what members say (facts/reliability section 3). The world decides nothing about the order of
+a run; ``run`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from whimbrel.core.effects import Note
+from whimbrel.core.ids import Address
+from whimbrel.core.model import MemberInfo
+from whimbrel.core.settings import CoreSettings
+from whimbrel.core.stimuli import Stimulus
+from whimbrel.errors import UsageError
+from whimbrel.serving.engine import Engine
+from whimbrel.sim.budget import FailureBudget
+from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.host import Host
+from whimbrel.sim.nemesis import FaultEvent, Nemesis
+from whimbrel.sim.network import Network
+from whimbrel.sim.profile import Plan
+from whimbrel.sim.scheduler import Scheduler
+from whimbrel.sim.sim_client import Invocation, Reply, SimClient
+from whimbrel.sim.trace import Trace
+from whimbrel.sim.watch import Watch
+from whimbrel.sim.workload import Operation, Workload
+
+FIRST_PORT = 5701
+VIOLATIONS_MAX = 20
+"""A run ends at its first violation; a single event may find several."""
+HALF_OPEN_US = 9_000_000
+"""A sender to a machine that vanished notices after this span at the latest."""
+SHOWN_NOTES = ("migration.planned", "migration.finished", "partition.lost")
+"""Notes that stand on the time line although they are no warnings."""
+WALL_START_MS = 1_750_000_000_000
+
+MakeEngine = Callable[[MemberInfo, CoreSettings, int], Engine]
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A rule that was broken."""
+
+    rule: str
+    """Id of the checker, for example ``D1``."""
+    sentence: str
+    at_us: int
+    who: str = ""
+
+
+class World:
+    """One simulated cluster with its clients."""
+
+    def __init__(self, plan: Plan, entropy: Entropy, make_engine: MakeEngine | None = None) -> None:
+        self.plan = plan
+        self.entropy = entropy
+        self.make_engine: MakeEngine = make_engine or Engine
+        self.scheduler = Scheduler(entropy.of("scheduler"))
+        self.network = Network(self.scheduler, entropy.of("network"), plan.network)
+        self.trace = Trace()
+        self.wall_base_ms = WALL_START_MS
+        self.violations: list[Violation] = []
+        self.budget = FailureBudget(plan.backup_count, self.trace)
+        self.error_counts: dict[int, int] = {}
+        self.note_counts: dict[str, int] = {}
+        self.fault_counts: dict[str, int] = {}
+        self.last_fault_us = 0
+        self.calm_since_us: int | None = None
+        """Since when the cluster has been safe and nothing has changed; None when it is not."""
+        self._connections = 0
+        self.hosts = [
+            Host(
+                self,
+                f"m{index + 1}",
+                Address(f"10.0.0.{index + 1}", FIRST_PORT),
+                lite=0 < index <= plan.lite_hosts,
+            )
+            for index in range(plan.hosts)
+        ]
+        self._by_address = {host.address: host for host in self.hosts}
+        self._by_name = {host.name: host for host in self.hosts}
+        self.clients = [
+            SimClient(self, f"c{index + 1}", index, smart=index < plan.smart_clients)
+            for index in range(plan.smart_clients + plan.single_clients)
+        ]
+        self.nemesis = Nemesis(self)
+        self.workload = Workload(self, plan)
+        self.watch = Watch(self)
+
+    # -- looking --------------------------------------------------------------------------
+
+    @property
+    def now_us(self) -> int:
+        """Simulated time."""
+        return self.scheduler.now_us
+
+    def host_at(self, address: Address) -> Host | None:
+        """The place with that address."""
+        return self._by_address.get(address)
+
+    def host_named(self, name: str) -> Host:
+        """The place of that name.
+
+        Raises:
+            UsageError: There is none.
+        """
+        host = self._by_name.get(name)
+        if host is None:
+            raise UsageError(f"there is no member {name!r} in this run")
+        return host
+
+    def addresses(self) -> list[Address]:
+        """Every address where a member may listen."""
+        return [host.address for host in self.hosts]
+
+    def join_addresses(self) -> tuple[Address, ...]:
+        """What members are configured with; some of it dead, one of it their own."""
+        return tuple(self.addresses())
+
+    def up_hosts(self) -> list[Host]:
+        """Members whose process exists."""
+        return [host for host in self.hosts if host.is_up]
+
+    def data_member_count(self) -> int:
+        """Members that hold data and are meant to stay."""
+        return sum(
+            host.is_up
+            and host.joined
+            and not host.lite
+            and not host.is_leaving
+            and not self.nemesis.is_condemned(host)
+            for host in self.hosts
+        )
+
+    def data_is_promised(self) -> bool:
+        """Whether the harm so far is within what the configuration promises to survive."""
+        return not self.plan.profile.over_budget and not self.budget.overdrawn
+
+    def reads_are_fresh(self) -> bool:
+        """Whether no stale primary can be about: members never stop, and refuse stale reads."""
+        stale = any(self.fault_counts.get(verb) for verb in ("pause", "cut", "clog", "slow"))
+        return self.plan.settings.stale_read_disabled and not stale and self.data_is_promised()
+
+    def is_calm_since(self, moment_us: int) -> bool:
+        """Whether the cluster has been safe and unchanged since a moment."""
+        return self.calm_since_us is not None and self.calm_since_us <= moment_us
+
+    def reached_safe_point(self) -> None:
+        """The cluster is safe now."""
+        data_members = self.data_member_count()
+        self.budget.safe_point(data_members)
+        self.trace.mark(self.now_us, "--", "safe", f"{data_members} data members")
+        if self.calm_since_us is None:
+            self.calm_since_us = self.now_us
+
+    def disturbed(self) -> None:
+        """A fault, a new list or a changed row: the calm is over."""
+        self.calm_since_us = None
+
+    def next_connection(self) -> int:
+        """A number for a client's connection."""
+        self._connections += 1
+        return self._connections
+
+    # -- what hosts tell ------------------------------------------------------------------
+
+    def probes_attach(self, host: Host) -> None:
+        """A process starts: let the checkers put their probes in."""
+        self.watch.attach(host)
+
+    def before_stimulus(self, host: Host, stimulus: Stimulus) -> None:
+        """A member is about to handle a stimulus."""
+        self.watch.before_stimulus(host, stimulus)
+
+    def after_step(self, host: Host) -> None:
+        """A member has handled something (check point E)."""
+        self.watch.after_step(host)
+
+    def host_ended(self, host: Host, reason: str) -> None:
+        """A process is gone."""
+        self.watch.host_ended(host, reason)
+
+    def host_expelled(self, host: Host) -> None:
+        """A member learned that the cluster goes on without it."""
+        if not self.nemesis.is_condemned(host):
+            if not host.lite:
+                self.budget.lose(self.now_us, host.name)
+            self.watch.expelled_without_cause(host)
+
+    def noted(self, host: Host, note: Note) -> None:
+        """A member emitted a note."""
+        self.note_counts[note.kind] = self.note_counts.get(note.kind, 0) + 1
+        fields = " ".join(f"{name}={value}" for name, value in note.fields.items())
+        is_news = note.level in ("warning", "error") or note.kind in SHOWN_NOTES
+        record = self.trace.mark if is_news else self.trace.add
+        record(self.now_us, host.name, f"note {note.kind}", fields)
+        self.watch.noted(host, note)
+
+    def violation(
+        self, rule: str, sentence: str, who: str = "", error: BaseException | None = None
+    ) -> None:
+        """A rule is broken."""
+        if error is not None and error.__traceback__ is not None:
+            last = error.__traceback__
+            while last.tb_next is not None:
+                last = last.tb_next
+            code = last.tb_frame.f_code
+            sentence = f"{sentence} (in {code.co_name}, line {last.tb_lineno})"
+        self.trace.mark(self.now_us, who, f"VIOLATION {rule}", sentence)
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(Violation(rule, sentence, self.now_us, who))
+
+    # -- what clients tell ----------------------------------------------------------------
+
+    def history_began(self, operation: Operation) -> None:
+        """A client began an operation."""
+        self.trace.add(
+            self.now_us,
+            operation.client,
+            operation.kind,
+            f"{operation.map}[{operation.key}] #{operation.number}",
+        )
+
+    def history_ended(self, operation: Operation, reply: Reply) -> None:
+        """A client knows how its operation ended."""
+        self.trace.add(
+            self.now_us,
+            operation.client,
+            f"{operation.kind} {operation.outcome.value}",
+            f"{operation.map}[{operation.key}] #{operation.number} saw {operation.seen} "
+            f"{reply.error}",
+        )
+        self.watch.operation_ended(operation, reply)
+
+    def call_hangs(self, client: SimClient, call: Invocation, host: Host | None) -> None:
+        """A request was not answered for a long time."""
+        self.watch.call_hangs(client, call, host)
+
+    def count_error(self, code: int) -> None:
+        """A client got an error response."""
+        self.error_counts[code] = self.error_counts.get(code, 0) + 1
+
+    # -- faults ---------------------------------------------------------------------------
+
+    def perform(self, event: FaultEvent) -> None:
+        """Carry out a fault or the end of one.
+
+        Raises:
+            UsageError: The verb or a name is unknown.
+        """
+        act = _VERBS.get(event.verb)
+        if act is None:
+            raise UsageError(f"no fault is called {event.verb!r}")
+        detail = " ".join(event.names) + (f" {event.value}" if event.value else "")
+        self.trace.mark(self.now_us, "--", event.verb, detail)
+        self.fault_counts[event.verb] = self.fault_counts.get(event.verb, 0) + 1
+        self.last_fault_us = self.now_us
+        self.disturbed()
+        act(self, event)
+
+    def _crash(self, event: FaultEvent) -> None:
+        host = self.host_named(event.names[0])
+        if not host.is_up:
+            return
+        if not host.lite and host.joined:
+            self.budget.lose(self.now_us, host.name)
+        host.crash(silent=event.verb == "silent")
+
+    def _start(self, event: FaultEvent) -> None:
+        host = self.host_named(event.names[0])
+        if not host.is_up:
+            self.break_links_to(host, notice=True)
+            host.start(self.join_addresses())
+
+    def _pause(self, event: FaultEvent) -> None:
+        self.host_named(event.names[0]).pause()
+
+    def _resume(self, event: FaultEvent) -> None:
+        self.host_named(event.names[0]).resume()
+
+    def _leave(self, event: FaultEvent) -> None:
+        host = self.host_named(event.names[0])
+        host.leave()
+        if not host.lite:
+            self.budget.shrunk(self.data_member_count())
+
+    def _cut(self, event: FaultEvent) -> None:
+        self.network.cut(event.names[0], event.names[1])
+
+    def _heal(self, event: FaultEvent) -> None:
+        self.network.heal(event.names[0], event.names[1])
+
+    def _clog(self, event: FaultEvent) -> None:
+        self.network.clog(event.names[0], event.names[1], event.value)
+
+    def _slow(self, event: FaultEvent) -> None:
+        self.network.path(event.names[0], event.names[1]).slow_factor = max(1, event.value)
+
+    def _calm(self, _event: FaultEvent) -> None:
+        self.network.heal_all()
+
+    def _reset(self, event: FaultEvent) -> None:
+        one, two = event.names
+        target = self.host_named(two)
+        for client in self.clients:
+            if client.name == one:
+                client.break_connection(target)
+                return
+        source = self.host_named(one)
+        for link in source.links.values():
+            if link.target is target and link.target_incarnation == target.incarnation:
+                link.break_now(self.network.draw_delay_us(self.network.path(two, one)))
+
+    def break_links_to(self, host: Host, notice: bool) -> None:
+        """The process at a place is gone: connections to it are over.
+
+        ``notice`` tells that its machine still answers, so that senders learn it at once; else
+        they learn it late.
+        """
+        for other in self.hosts:
+            if other is host:
+                continue
+            for link in other.links.values():
+                if link.target is host and link.target_incarnation != host.incarnation:
+                    path = self.network.path(host.name, other.name)
+                    delay_us = self.network.draw_delay_us(path) if notice else HALF_OPEN_US
+                    link.target_gone(delay_us)
+        if not notice:
+            for client in self.clients:
+                client.machine_vanished(host, HALF_OPEN_US)
+
+
+_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
+    "crash": World._crash,
+    "silent": World._crash,
+    "start": World._start,
+    "pause": World._pause,
+    "resume": World._resume,
+    "leave": World._leave,
+    "cut": World._cut,
+    "heal": World._heal,
+    "clog": World._clog,
+    "slow": World._slow,
+    "calm": World._calm,
+    "reset": World._reset,
+}

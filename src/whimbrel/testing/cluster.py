@@ -1,0 +1,401 @@
+"""A cluster of member processes on this machine: start, kill, leave, wait, clean up.
+
+Knows the program from outside only: its command line, its ready line and its admin port. Ports
+are chosen by the system when a member starts, so clusters never fight for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from whimbrel.errors import OperationError, UsageError
+from whimbrel.testing.waiting import get_document, wait_until
+
+HOST = "127.0.0.1"
+MEMBERS_MAX = 100
+"""Processes of one cluster."""
+START_TIMEOUT_S = 60.0
+LEAVE_TIMEOUT_S = 120.0
+SAFE_TIMEOUT_S = 60.0
+LOG_TAIL_BYTES = 2_000
+
+_numbers = itertools.count(1)
+
+
+class ClusterError(OperationError):
+    """A member process did not do what it should; the text ends with its log's last lines."""
+
+
+class LocalMember:
+    """One member process.
+
+    Attributes:
+        index: Place in the cluster's list; never reused.
+        uuid: Its identity, once it is ready.
+        port: Data port, once it is ready.
+        admin_port: Admin port, once it is ready.
+        log: File with its log lines.
+    """
+
+    def __init__(self, index: int, command: Sequence[str], folder: Path) -> None:
+        self.index = index
+        self.uuid = ""
+        self.port = 0
+        self.admin_port = 0
+        self.log = folder / f"member-{index}.log"
+        self._lines = folder / f"member-{index}.out"
+        with self._lines.open("wb") as out, self.log.open("wb") as log:
+            # A session of its own: Ctrl-C at a terminal reaches the parent only.
+            self.process = subprocess.Popen(  # noqa: S603  # our own program
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self.process.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        """Exit status, minus the signal's number after a signal; None while it runs."""
+        return self.process.poll()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the data port."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Address of the admin port."""
+        return f"http://{HOST}:{self.admin_port}"
+
+    def await_ready(self, timeout_s: float) -> None:
+        """Wait for the ready line.
+
+        Raises:
+            ClusterError: The process ended, or the line did not come.
+        """
+        try:
+            ready = wait_until(self._find_ready, timeout_s, "ready")
+        except TimeoutError as problem:
+            raise ClusterError(f"member {self.index}: {problem}\n{self.log_tail()}") from None
+        if ready is None:
+            raise ClusterError(
+                f"member {self.index} ended with {self.exit_status}\n{self.log_tail()}"
+            )
+        self.uuid, self.port = str(ready["uuid"]), int(ready["port"])
+        self.admin_port = int(ready["admin"])
+
+    def _find_ready(self) -> tuple[bool, dict[str, Any] | None]:
+        has_ended = not self.is_running
+        for line in self._lines.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                event: dict[str, Any] = json.loads(line)
+                if event.get("event") == "ready":
+                    return True, event
+        return has_ended, None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if the process still runs."""
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    def await_end(self, timeout_s: float) -> int:
+        """Wait for the end; the exit status.
+
+        Raises:
+            ClusterError: It still runs.
+        """
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ClusterError(
+                f"member {self.index} still runs after {timeout_s:g} s\n{self.log_tail()}"
+            ) from None
+
+    def log_tail(self) -> str:
+        """The last lines of its log."""
+        try:
+            return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        except OSError as problem:
+            return f"(no log: {problem.strerror})"
+
+
+class LocalCluster:
+    """Member processes of one cluster; a context manager, see ``local_cluster``.
+
+    Attributes:
+        name: The cluster's name.
+        members: Every member ever started, in that order; those that ended too.
+        folder: Where logs are.
+    """
+
+    def __init__(
+        self,
+        members: int,
+        name: str,
+        settings: Mapping[str, object],
+        folder: Path | None,
+        *,
+        count_ports: bool = False,
+    ) -> None:
+        """Prepare; nothing is started before ``start``.
+
+        Args:
+            members: How many to start with.
+            name: The cluster's name.
+            settings: Configuration keys for every member.
+            folder: Where logs go and stay; None is a temporary folder that is removed.
+            count_ports: Let data ports count upward from the default, with admin ports 3000
+                above, instead of taking any that are free.
+        """
+        if not 1 <= members <= MEMBERS_MAX:
+            raise UsageError(f"a local cluster has 1 to {MEMBERS_MAX} members, not {members}")
+        self.name = name
+        self.members: list[LocalMember] = []
+        self._wanted = members
+        self._count_ports = count_ports
+        self._settings = dict(settings)
+        self._is_ours = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="whimbrel-cluster-"))
+        self._clients: list[Any] = []
+
+    def __enter__(self) -> Self:
+        """Start all members."""
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End all processes and remove their files."""
+        self.close()
+
+    # -- life -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the members that were asked for: the first alone, then the others at once."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.add_member()
+        for member in [self.launch() for _ in range(self._wanted - 1)]:
+            member.await_ready(START_TIMEOUT_S)
+
+    def launch(
+        self, *, lite: bool = False, port: int = 0, settings: Mapping[str, object] | None = None
+    ) -> LocalMember:
+        """Start a process without waiting for it; see ``LocalMember.await_ready``."""
+        if len(self.members) >= MEMBERS_MAX:
+            raise UsageError(f"a local cluster starts at most {MEMBERS_MAX} members")
+        command = self.command(port, lite, {**self._settings, **(settings or {})})
+        member = LocalMember(len(self.members), command, self.folder)
+        self.members.append(member)
+        return member
+
+    def command(self, port: int, lite: bool, settings: Mapping[str, object]) -> list[str]:
+        """The command line of a new member that joins those that run."""
+        command = [sys.executable, "-m", "whimbrel", "start", "--cluster-name", self.name]
+        command += ["--host", HOST]
+        if port or not self._count_ports:
+            command += ["--port", str(port), "--admin-port", "0"]
+        known = ",".join(member.address for member in self.running() if member.port)
+        if known:
+            command += ["--join", known]
+        if lite:
+            command.append("--lite")
+        for key, value in settings.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            command += ["--set", f"{key}={text}"]
+        return command
+
+    def add_member(
+        self,
+        *,
+        lite: bool = False,
+        port: int = 0,
+        settings: Mapping[str, object] | None = None,
+        timeout_s: float = START_TIMEOUT_S,
+    ) -> LocalMember:
+        """Start one more member and wait until it is on the list and serves.
+
+        Raises:
+            ClusterError: It did not get ready.
+        """
+        member = self.launch(lite=lite, port=port, settings=settings)
+        member.await_ready(timeout_s)
+        return member
+
+    def kill(self, index: int) -> int:
+        """SIGKILL a member, as a crash; its exit status."""
+        member = self.members[index]
+        member.send(signal.SIGKILL)
+        return member.await_end(LEAVE_TIMEOUT_S)
+
+    def leave(self, index: int, timeout_s: float = LEAVE_TIMEOUT_S) -> int:
+        """SIGTERM a member and wait until it has handed over its data; its exit status.
+
+        Raises:
+            ClusterError: It still runs after so many seconds.
+        """
+        member = self.members[index]
+        member.send(signal.SIGTERM)
+        return member.await_end(timeout_s)
+
+    def pause(self, index: int) -> None:
+        """SIGSTOP a member: to the others it is silent."""
+        self.members[index].send(signal.SIGSTOP)
+
+    def resume(self, index: int) -> None:
+        """SIGCONT a paused member."""
+        self.members[index].send(signal.SIGCONT)
+
+    def stop(self, timeout_s: float = LEAVE_TIMEOUT_S) -> list[int]:
+        """Let all members leave at the same time; their exit statuses.
+
+        Raises:
+            ClusterError: One still runs after so many seconds.
+        """
+        self._end_clients()
+        end_s = time.monotonic() + timeout_s
+        for member in self.members:
+            member.send(signal.SIGTERM)
+        return [member.await_end(max(0.0, end_s - time.monotonic())) for member in self.members]
+
+    def close(self) -> None:
+        """End whatever still runs, without handing anything over, and remove our files."""
+        self._end_clients()
+        for member in self.members:
+            member.send(signal.SIGKILL)
+        for member in self.members:
+            member.process.wait()
+        if self._is_ours:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- looking --------------------------------------------------------------------------
+
+    def running(self) -> list[LocalMember]:
+        """The members whose processes run, oldest first."""
+        return [member for member in self.members if member.is_running]
+
+    def addresses(self) -> list[str]:
+        """``host:port`` of the members that run."""
+        return [member.address for member in self.running() if member.port]
+
+    @property
+    def admin_url(self) -> str:
+        """Admin address of the oldest member that runs."""
+        return self._observer().admin_url
+
+    def get(self, path: str, via: int | None = None) -> Any:
+        """A JSON document of a member's admin port, such as ``/api/v1/members``.
+
+        Raises:
+            OperationError: The member does not answer, or with an error.
+        """
+        member = self._observer() if via is None else self.members[via]
+        return get_document(HOST, member.admin_port, path)
+
+    def status(self) -> dict[str, Any]:
+        """The cluster's state and safety, as ``whimbrel status --json`` prints it."""
+        found: dict[str, Any] = self.get("/api/v1/cluster")
+        return found
+
+    def wait_until_safe(self, timeout_s: float = SAFE_TIMEOUT_S) -> float:
+        """Wait until exactly the running members are the cluster and every replica is in step.
+
+        Returns:
+            Seconds waited.
+
+        Raises:
+            TimeoutError: Not within so many seconds; tells the last reason.
+        """
+        begin_s = time.monotonic()
+        wait_until(self._look_safe, timeout_s, "safe")
+        return time.monotonic() - begin_s
+
+    def _look_safe(self) -> tuple[bool, str]:
+        try:
+            found = self.status()
+        except OperationError as problem:
+            return False, str(problem)
+        count = len(self.running())
+        if found["members"] != count:
+            return False, f"{found['members']} members on the list, {count} processes"
+        return bool(found["safe"]), str(found["reason"])
+
+    def _observer(self) -> LocalMember:
+        for member in self.running():
+            if member.admin_port:
+                return member
+        raise OperationError("no member of the cluster runs")
+
+    # -- clients --------------------------------------------------------------------------
+
+    def client(self, **options: Any) -> Any:
+        """The official client, connected; ended together with the cluster.
+
+        Args:
+            **options: Further options of ``hazelcast.HazelcastClient``.
+        """
+        import hazelcast
+
+        chosen = {"cluster_name": self.name, "cluster_members": self.addresses(), **options}
+        client = hazelcast.HazelcastClient(**chosen)
+        self._clients.append(client)
+        return client
+
+    def _end_clients(self) -> None:
+        while self._clients:
+            with contextlib.suppress(Exception):
+                self._clients.pop().shutdown()
+
+
+def local_cluster(
+    members: int = 3,
+    *,
+    name: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> LocalCluster:
+    """Real member processes on this machine, as a context manager.
+
+    ``with local_cluster(members=3) as cluster`` starts them and waits until all are on the list;
+    at the end everything is gone. Without ``with``, call ``start`` and ``close``.
+
+    Args:
+        members: How many to start with.
+        name: The cluster's name; by default one that nobody else uses.
+        settings: Configuration keys for every member, as ``--set`` takes them.
+        folder: Where logs go and stay; by default a temporary folder that is removed.
+
+    Raises:
+        UsageError: There is no such number of members.
+    """
+    chosen = name or f"local-{os.getpid()}-{next(_numbers)}"
+    place = None if folder is None else Path(folder)
+    return LocalCluster(members, chosen, settings or {}, place)

@@ -1,0 +1,206 @@
+"""The simulator's own parts: time, entropy, network, trace, budget, scenario files."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from whimbrel.errors import UsageError
+from whimbrel.sim.budget import FailureBudget
+from whimbrel.sim.entropy import Entropy, log_uniform
+from whimbrel.sim.nemesis import FaultEvent
+from whimbrel.sim.network import Network, NetworkProfile
+from whimbrel.sim.profile import PROFILES, draw_plan, profile_named
+from whimbrel.sim.scenario import Scenario, parse_scenario
+from whimbrel.sim.scheduler import Scheduler
+from whimbrel.sim.shrink import Shrinker
+from whimbrel.sim.trace import Trace
+from whimbrel.sim.workload import History, key_data, value_data, value_origin
+
+
+def make_network(profile: NetworkProfile | None = None, seed: int = 1) -> tuple[Scheduler, Network]:
+    scheduler = Scheduler(random.Random(seed))
+    return scheduler, Network(scheduler, random.Random(seed), profile or NetworkProfile())
+
+
+def test_concerns_do_not_disturb_each_other() -> None:
+    """Goal: a number drawn for one concern changes no other. Method: draw from one in between."""
+    one, two = Entropy(7), Entropy(7)
+    one.of("network").random()
+    assert one.of("workload").random() == two.of("workload").random()
+    assert Entropy(7).uuid() == two.uuid() != Entropy(8).uuid()
+    assert len(two.uuid()) == 36
+
+
+def test_log_uniform_stays_inside() -> None:
+    """Goal: magnitudes are drawn within their bounds. Method: many draws."""
+    generator = random.Random(1)
+    drawn = [log_uniform(generator, 10, 100_000) for _ in range(500)]
+    assert min(drawn) >= 10 and max(drawn) <= 100_000
+    assert sum(value < 1_000 for value in drawn) > 150
+
+
+def test_time_moves_only_forward_and_ties_are_seeded() -> None:
+    """Goal: order by time, ties by seed. Method: equal times under several seeds."""
+
+    def order(seed: int) -> list[int]:
+        scheduler = Scheduler(random.Random(seed))
+        seen: list[int] = []
+        for number in range(8):
+            scheduler.at(5, seen.append, number)
+        scheduler.at(4, seen.append, -1)
+        scheduler.run_until(10)
+        assert scheduler.now_us == 10
+        return seen
+
+    assert order(1) == order(1)
+    assert order(1)[0] == -1
+    assert len({tuple(order(seed)) for seed in range(10)}) > 5
+
+
+def test_a_pipe_keeps_order_under_spikes() -> None:
+    """Goal: TCP semantics. Method: 200 items over a path with wild delays."""
+    profile = NetworkProfile(delay_us=10, tail_us=5_000, spike_probability=0.2, spike_us=50_000)
+    scheduler, network = make_network(profile)
+    got: list[int] = []
+    pipe = network.open_pipe("m1", "m2", got.append)
+    for number in range(200):
+        scheduler.after(number, pipe.send, number)
+    scheduler.run_until(60_000_000)
+    assert got == list(range(200))
+
+
+def test_a_cut_holds_back_and_a_heal_lets_go() -> None:
+    """Goal: a cut delays, in one direction only. Method: cut m1 to m2, send both ways, heal."""
+    scheduler, network = make_network()
+    there: list[Any] = []
+    back: list[Any] = []
+    to, fro = (
+        network.open_pipe("m1", "m2", there.append),
+        network.open_pipe("m2", "m1", back.append),
+    )
+    network.cut("m1", "m2")
+    to.send(1)
+    to.send(2)
+    fro.send(3)
+    scheduler.run_until(1_000_000)
+    assert (there, back) == ([], [3])
+    network.heal("m1", "m2")
+    scheduler.run_until(2_000_000)
+    assert there == [1, 2]
+
+
+def test_a_clog_ends_by_itself() -> None:
+    """Goal: a clog is a delay. Method: clog for a second, look before and after."""
+    scheduler, network = make_network()
+    got: list[int] = []
+    network.clog("m1", "m2", 1_000_000)
+    network.open_pipe("m1", "m2", got.append).send(1)
+    scheduler.run_until(999_999)
+    assert got == []
+    scheduler.run_until(1_100_000)
+    assert got == [1]
+
+
+def test_a_reset_loses_a_suffix() -> None:
+    """Goal: after a reset a prefix arrives, nothing else, never out of order. Method: many
+    seeds; some must lose something, some must deliver something.
+    """
+    lengths = []
+    for seed in range(40):
+        scheduler, network = make_network(seed=seed)
+        got: list[int] = []
+        pipe = network.open_pipe("m1", "m2", got.append)
+        for number in range(5):
+            pipe.send(number)
+        network.reset(pipe)
+        pipe.send(99)
+        scheduler.run_until(1_000_000)
+        assert got == list(range(len(got)))
+        lengths.append(len(got))
+    assert 0 in lengths and 5 in lengths
+
+
+def test_equal_lines_give_equal_hashes() -> None:
+    """Goal: the trace hash is the history's. Method: equal, then different lines; story filter."""
+    one, two = Trace(), Trace()
+    for trace in (one, two):
+        trace.add(1, "m1", "timer", "membership.heartbeat")
+        trace.mark(2, "m2", "crash", "p7 gone")
+    assert one.digest == two.digest
+    two.add(3, "m1", "timer", "x")
+    assert one.digest != two.digest
+    assert [line.split()[1] for line in two.story([" p7 "])] == ["m2"]
+    assert len(two.story()) == 3
+
+
+def test_the_budget_counts_between_safe_points() -> None:
+    """Goal: never more losses than the backups bear. Method: losses, a leave, safe points."""
+    budget = FailureBudget(2, Trace())
+    assert not budget.may_lose(5)
+    budget.safe_point(5)
+    assert budget.may_lose(5)
+    budget.lose(1, "m1")
+    budget.shrunk(2)
+    assert not budget.may_lose(2)
+    assert not budget.overdrawn
+    budget.lose(2, "m2")
+    assert budget.overdrawn
+    budget = FailureBudget(3, Trace())
+    budget.safe_point(1)
+    assert not budget.may_lose(1)
+
+
+def test_values_say_where_they_come_from() -> None:
+    """Goal: a wrong read names its operation. Method: encode, decode, damage."""
+    value = value_data(42, 7, 3, 10)
+    assert value_origin(value) == (42, 7, 3)
+    assert value_origin(value[:-1]) is None
+    assert value_origin(b"") is None
+    history = History(42, 7)
+    assert history.key("m", 7).data == key_data(7)
+    assert history.key("m", 7) is history.key("m", 7)
+
+
+def test_plans_are_drawn_within_their_profiles() -> None:
+    """Goal: every profile gives valid, varied plans. Method: 50 seeds each."""
+    for profile in PROFILES.values():
+        plans = [draw_plan(Entropy(seed), profile) for seed in range(50)]
+        assert all(plan.members in profile.members for plan in plans)
+        assert all(plan.backup_count in profile.backups for plan in plans)
+        assert all(set(plan.fault_gap_us) <= set(profile.families) for plan in plans)
+        assert draw_plan(Entropy(3), profile) == plans[3]
+    with pytest.raises(UsageError, match="swarm"):
+        profile_named("nonsense")
+
+
+def test_scenarios_are_read_and_written() -> None:
+    """Goal: a scenario survives its file. Method: write, read; refuse what is no statement."""
+    events = (
+        FaultEvent(12_500_000, "crash", ("m2",)),
+        FaultEvent(13_000_000, "clog", ("m1", "m3"), 50),
+    )
+    scenario = Scenario(5, "kill", {"members": 3, "partitions": 7}, events)
+    assert parse_scenario(scenario.text) == scenario
+    assert scenario.plan().settings.partition_count == 7
+    assert parse_scenario("# nothing\nexpect broken D1\n").expectation == "D1"
+    with pytest.raises(UsageError, match="line 2"):
+        parse_scenario("seed 1\nexplode m1\n")
+
+
+def test_shrinking_keeps_what_matters() -> None:
+    """Goal: the smallest set of events that still breaks the rule. Method: a rule that needs two
+    of 20 events.
+    """
+    events = tuple(FaultEvent(number, "crash", (f"m{number}",)) for number in range(20))
+
+    class Fake(Scenario, frozen=True):
+        def is_as_expected(self, report: object) -> bool:
+            names = [event.names[0] for event in self.events]
+            return "m3" in names and "m17" in names
+
+    shrinker = Shrinker(Fake(1, "kill", {}, events, "D1"), play=lambda _: None)  # type: ignore[arg-type,return-value]
+    shrinker.drop_events()
+    assert [event.names[0] for event in shrinker.best.events] == ["m3", "m17"]

@@ -1,0 +1,87 @@
+"""What the admin side needs of a member, made of an engine in virtual time; no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Coroutine, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.unit.engine_pump import Node as PumpNode
+from tests.unit.engine_pump import Pump
+
+from whimbrel.core.effects import Note
+from whimbrel.core.ids import MemberId
+from whimbrel.errors import OperationError
+from whimbrel.runtime.node import Node
+from whimbrel.serving.outputs import Answered
+
+ADMIN_PORT = 8701
+
+
+class FakeNode:
+    """Asks through the engine; time stands still while an answer is on its way."""
+
+    def __init__(self, pump: Pump, node: PumpNode) -> None:
+        self.pump = pump
+        self.node = node
+        self.notes: list[Note] = []
+        self.events: list[dict[str, object]] = []
+        self.silent: dict[MemberId, None] = {}
+        """Members whose answers do not come."""
+        self.spoiled: dict[tuple[MemberId | None, str], Any] = {}
+        """Answers that are put in place of the real ones."""
+        self.asked: list[tuple[MemberId | None, str]] = []
+        self.settings = SimpleNamespace(host="127.0.0.1", advertise="", machine="")
+        self.cluster_name = pump.settings.cluster_name
+        self.admin_socket: socket.socket | None = None
+        node.engine.questions.documents["events"] = lambda _: json.dumps(self.events).encode()
+
+    @property
+    def engine(self) -> Any:
+        return self.node.engine
+
+    @property
+    def member_id(self) -> MemberId:
+        return self.node.id
+
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = self.engine.metrics()
+        return found
+
+    def note(self, note: Note) -> None:
+        self.notes.append(note)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work)
+
+    async def ask(
+        self, member: MemberId | None, what: str, arguments: Mapping[str, object] | None = None
+    ) -> Any:
+        self.asked.append((member, what))
+        target = self.engine.member.ctx.master if member is None else member
+        if target in self.silent:
+            await asyncio.sleep(60)
+        if (member, what) in self.spoiled:
+            return self.spoiled[member, what]
+        body = json.dumps(dict(arguments or {})).encode()
+        now_us, wall_ms = self.pump.now_us, self.pump.wall_ms
+        call = self.engine.ask(member, what, body, now_us, wall_ms)
+        self.node.carry_out()
+        self.pump.settle()
+        answer = cast("Answered", self.node.answers[call])
+        if answer.error:
+            raise OperationError(answer.error)
+        return json.loads(answer.document)
+
+
+def fakes(pump: Pump) -> list[FakeNode]:
+    """One fake for each node of the pump."""
+    return [FakeNode(pump, node) for node in pump.nodes]
+
+
+def as_node(fake: FakeNode) -> Node:
+    """The fake under the type that the admin side asks for."""
+    return cast("Node", fake)

@@ -1,0 +1,231 @@
+"""The configuration loader: precedence, aliases, and every kind of mistake told with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from whimbrel.config import Config, Flag, explain, load, split_setting
+from whimbrel.config.settings import RuntimeSettings
+from whimbrel.core.ids import Address
+from whimbrel.core.settings import CoreSettings
+from whimbrel.errors import ConfigError
+
+
+def sets(*texts: str) -> list[Flag]:
+    return [split_setting(text) for text in texts]
+
+
+def problems(
+    file: str | None = None, environment: dict[str, str] | None = None, *texts: str
+) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        load(file, environment, sets(*texts))
+    return refused.value.problems
+
+
+def write(folder: Path, text: str | bytes) -> str:
+    path = folder / "grid.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def sources(config: Config) -> dict[str, tuple[object, str]]:
+    return {str(row["key"]): (row["value"], str(row["source"])) for row in explain(config)}
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    """Goal: the defaults live in the settings structs only. Method: an empty load."""
+    config = load()
+    assert config.core == CoreSettings()
+    assert config.runtime == RuntimeSettings()
+    assert {source for _, source in sources(config).values()} == {"default"}
+
+
+def test_file_environment_and_flags_in_rising_order(tmp_path: Path) -> None:
+    """Goal: file < environment < flags, and the winner's source is told (PIM-24)."""
+    file = write(
+        tmp_path,
+        "[partition]\ncount = 31\n[membership]\nheartbeat_timeout_s = 20\n"
+        "heartbeat_interval_s = 2\n"
+        '[properties]\n"hazelcast.partition.max.parallel.migrations" = 5\n',
+    )
+    config = load(
+        file,
+        {"WHIMBREL_MEMBERSHIP__HEARTBEAT_TIMEOUT_S": "9", "WHIMBREL_MIGRATION__INTERVAL_S": "1"},
+        [*sets("migration.interval_s=0.05"), Flag("network.port", 7000, "--port")],
+    )
+    assert config.core.partition_count == 31
+    assert config.core.heartbeat_timeout_us == 9_000_000
+    assert config.core.heartbeat_interval_us == 2_000_000
+    assert config.core.migration_interval_us == 50_000
+    assert config.core.migration_max_parallel == 5
+    assert config.runtime.port == 7000
+    told = sources(config)
+    assert told["partition.count"] == (31, f"file {file}:2")
+    assert told["migration.max_parallel"] == (5, f"file {file}:7")
+    assert told["membership.heartbeat_timeout_s"] == (
+        9,
+        "environment WHIMBREL_MEMBERSHIP__HEARTBEAT_TIMEOUT_S",
+    )
+    assert told["migration.interval_s"] == (0.05, "flag --set migration.interval_s")
+    assert told["network.port"] == (7000, "flag --port")
+
+
+def test_maps_by_pattern(tmp_path: Path) -> None:
+    """Goal: patterns from every source, names with dots and blanks, what is open is inherited."""
+    file = write(
+        tmp_path,
+        '[map.default]\nbackup_count = 2\n[map."a.b"]\ntime_to_live_s = 60\n'
+        '[map."b1 *"]\nbackup_count = 0\n',
+    )
+    config = load(
+        file,
+        {"WHIMBREL_MAP__FLIGHTS__BACKUP_COUNT": "3", "WHIMBREL_MAP__A__B__MAX_IDLE_S": "4"},
+        sets("map.b3*.backup_count=3", "map.b3*.async_backup_count=2"),
+    )
+    core = config.core
+    assert core.map_settings("other").backup_count == 2
+    assert core.map_settings("a.b").time_to_live_s == 60
+    assert core.map_settings("a.b").backup_count == 2
+    assert core.map_settings("b1 x").backup_count == 0
+    assert core.map_settings("flights").backup_count == 3
+    assert core.map_settings("a__b").max_idle_s == 4
+    assert core.map_settings("b3 y").total_backup_count == 5
+    assert sources(config)["map.a.b.backup_count"] == (2, "as map.default.backup_count")
+
+
+def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+    """Goal: one run shows all mistakes of all sources with line and nearest name, in file order.
+
+    Method: misspelt keys, wrong types, wrong ranges, an unknown table, and rules over two keys.
+    """
+    file = write(
+        tmp_path,
+        "[membership]\nheartbeat_timout_s = 5\n[partition]\ncount = -3\n[nonsense]\nx = 1\ny = 2\n"
+        '[map.default]\nbackup_count = 7\n[migration]\ninterval_s = "3"\n[network]\nport = true\n'
+        "join = 5\n",
+    )
+    told = problems(
+        file,
+        {"WHIMBREL_PARTITION_COUNT": "5", "WHIMBREL_MAP__X__BACKUP_CUONT": "1", "OTHER": "1"},
+        "partition.cuont=271",
+        "membership.heartbeat_timeout_s=soon",
+        "network.host=10.0.0.1",
+    )
+    assert told == [
+        "WHIMBREL_PARTITION_COUNT: write WHIMBREL_PARTITION__COUNT for partition.count",
+        f"{file}:2: unknown key 'membership.heartbeat_timout_s'; "
+        "did you mean membership.heartbeat_timeout_s?",
+        f"{file}:4: partition.count must be between 1 and 65536, not -3",
+        f"{file}:5: unknown table [nonsense]; known are cluster, network, admin, member, log, "
+        "membership, partition, migration, replication, map",
+        f"{file}:9: map.default.backup_count must be between 0 and 6, not 7",
+        f"{file}:11: migration.interval_s must be a number of seconds, not the text '3'",
+        f"{file}:13: network.port must be a whole number, not the switch True",
+        f'{file}:14: network.join must be a list like ["host:port"], not 5',
+        "WHIMBREL_MAP__X__BACKUP_CUONT: unknown key 'map.x.backup_cuont'; did you mean "
+        "map.x.backup_count?; a map has backup_count, async_backup_count, time_to_live_s, "
+        "max_idle_s",
+        "--set partition.cuont: unknown key 'partition.cuont'; did you mean partition.count?",
+        "--set membership.heartbeat_timeout_s: membership.heartbeat_timeout_s must be a number of "
+        "seconds, not 'soon'",
+        "--set network.host: '10.0.0.1' is not loopback and the port has neither encryption nor "
+        "passwords; set network.insecure = true if the network is trusted",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("partition.count=", "whole number"),
+        ("partition.count=1_0", "whole number"),
+        ("partition.count=1e3", "whole number"),
+        ("partition.count=99999999999999999999", "whole number"),
+        ("membership.heartbeat_interval_s=nan", "between"),
+        ("membership.heartbeat_interval_s=inf", "between"),
+        ("membership.heartbeat_interval_s=-1", "between"),
+        ("membership.heartbeat_timeout_s=1.5", "twice"),
+        ("membership.join_window_s=2", "must not be above"),
+        ("network.port=70000", "65535"),
+        ("network.port=65000", "admin port"),
+        ("network.join=here", "host:port"),
+        ("network.join=::1:5701", "brackets"),
+        ("network.join=a:0", "1 to 65535"),
+        ("network.advertise=a b", "host:port"),
+        ("member.lite=maybe", "true or false"),
+        ("partition.group=rack", "member, host, zone"),
+        ("cluster.name=", "empty"),
+        ("cluster.name=a\nb", "printed"),
+        ("map.backup_count=1", "map.PATTERN.backup_count"),
+        ("map.a*b.backup_count=1", "only at its end"),
+        ("map.x.async_backup_count=6", "7 backups"),
+        ("partition=1", "is a table"),
+        ("port=1", "network.port"),
+        ("hazelcast.partition.cuont=1", "unknown key"),
+        ("properties.hazelcast.partition.cuont=1", "hazelcast.partition.count"),
+    ],
+)
+def test_one_wrong_setting(setting: str, words: str) -> None:
+    """Goal: each rule speaks, names the flag and what would be right."""
+    (told,) = problems(None, None, setting)
+    assert told.startswith("--set ")
+    assert words in told
+
+
+def test_setting_without_equals() -> None:
+    """Goal: ``--set`` with no value is wrong usage, not an empty value."""
+    with pytest.raises(ConfigError, match="key=value"):
+        split_setting("partition.count")
+    with pytest.raises(ConfigError) as refused:
+        load(settings=["partition.count", "partition.count=0", "member.lite=true"])
+    assert len(refused.value.problems) == 2
+
+
+def test_loopback_and_insecure() -> None:
+    """Goal: an open port needs a clear word, and an address that others can use."""
+    for host in ("127.0.0.1", "127.8.9.1", "localhost", "::1"):
+        assert load(flags=sets(f"network.host={host}")).runtime.host == host
+    opened = sets("network.host=10.0.0.1", "network.insecure=true")
+    assert load(flags=opened).runtime.insecure
+    everywhere = sets("network.host=0.0.0.0", "network.insecure=true")
+    with pytest.raises(ConfigError, match="advertise"):
+        load(flags=everywhere)
+    assert load(flags=[*everywhere, *sets("network.advertise=grid-1")]).runtime.advertise
+
+
+def test_properties_carry_over(tmp_path: Path) -> None:
+    """Goal: the papers' names work, bare, quoted or as text (AE-12, AE-14, GCM-28, PIM-57)."""
+    file = write(
+        tmp_path,
+        '[properties]\nhazelcast.partition.count = "17"\n'
+        '"hazelcast.partition.backup.sync.interval" = 10\n'
+        '"hazelcast.partition.max.parallel.replications" = 0\n'
+        '"hazelcast.partition.migration.fragments.enabled" = "false"\n'
+        '"hazelcast.partition.migration.stale.read.disabled" = true\n'
+        '"hazelcast.graceful.shutdown.max.wait" = 7200\n'
+        '"hazelcast.operation.backup.timeout.millis" = 5000\n',
+    )
+    core = load(file).core
+    assert core.partition_count == 17
+    assert core.backup_sync_interval_us == 10_000_000
+    assert core.replication_max_parallel == 0
+    assert not core.migration_fragments_enabled
+    assert core.stale_read_disabled
+    assert core.leave_timeout_us == 7_200_000_000
+    assert core.backup_timeout_us == 5_000_000
+
+
+def test_key_and_its_alias_in_one_file(tmp_path: Path) -> None:
+    """Goal: a file that says one thing twice is refused, not silently decided."""
+    file = write(
+        tmp_path, '[partition]\ncount = 3\n[properties]\n"hazelcast.partition.count" = 5\n'
+    )
+    assert problems(file) == [f"{file}:4: partition.count is already set at {file}:2"]
+
+
+def test_join_addresses_lose_repetitions() -> None:
+    """Goal: lists as text and as TOML arrays, order kept, IPv6 in brackets."""
+    config = load(flags=sets("network.join=a:1, b:2,,a:1,[::1]:3"))
+    assert config.runtime.join == (Address("a", 1), Address("b", 2), Address("::1", 3))
