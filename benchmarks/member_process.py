@@ -212,7 +212,7 @@ def settings_of(arguments: list[str]) -> list[str]:
 def main() -> None:
     """Run the member until it has left or the harness is gone."""
     config = load(None, {}, (), settings_of(sys.argv[1:]))
-    profile = cProfile.Profile() if os.environ.get("WHIMBREL_PROFILE") else None
+    profile = cProfile.Profile(time.thread_time) if os.environ.get("WHIMBREL_PROFILE") else None
     if profile is not None:
         profile.enable()
     kept: list[Steered] = []

@@ -20,7 +20,18 @@ from __future__ import annotations
 
 
 class GridError(Exception):
-    """Everything whimbrel raises on purpose derives from this."""
+    """Everything whimbrel raises on purpose derives from this.
+
+    ``reason`` is one or two words under which a refusal is counted (docs/bad-input.md); the text
+    is for people.
+    """
+
+    reason = "failed"
+
+    def __init__(self, *args: object, reason: str = "") -> None:
+        super().__init__(*args)
+        if reason:
+            self.reason = reason
 
 
 class ConfigError(GridError):
@@ -34,6 +45,8 @@ class ConfigError(GridError):
 class UsageError(GridError):
     """The caller asked for something that makes no sense; a retry is pointless."""
 
+    reason = "illegal_argument"
+
 
 class OperationError(GridError):
     """An operation ended without success; see the subclasses for what may be done."""
@@ -42,9 +55,13 @@ class OperationError(GridError):
 class RetryableError(OperationError):
     """The operation has had no effect and may be repeated."""
 
+    reason = "retryable"
+
 
 class IndeterminateError(OperationError):
     """The operation may or may not have taken effect on every replica it should have."""
+
+    reason = "indeterminate"
 
 
 class PartitionLostError(OperationError):
@@ -54,17 +71,25 @@ class PartitionLostError(OperationError):
 class OverloadedError(OperationError):
     """A named limit was reached; the operation has had no effect."""
 
+    reason = "overload"
+
 
 class UnsupportedError(OperationError):
     """The request names something that this member does not offer."""
+
+    reason = "unsupported"
 
 
 class ProtocolError(GridError):
     """Bytes from a peer do not follow the protocol; the connection is ended."""
 
+    reason = "malformed"
+
 
 class SerializationError(GridError):
     """A value cannot be read or written; names the type, never the value."""
+
+    reason = "serialization"
 
 
 class AuthenticationError(GridError):

@@ -9,21 +9,16 @@ is simply every write that was acknowledged (D1, D9, AE-11, AE-16).
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import msgspec
 import pytest
+from tests.unit.replication_net import SECOND, SETTINGS, Net, key, migration
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-from replication_net import SECOND, SETTINGS, Net, key, migration  # noqa: E402
-
-from whimbrel.core.ids import PartitionId  # noqa: E402
-from whimbrel.core.model import MigrationKind  # noqa: E402
-from whimbrel.core.replication.outbox import PendingReply  # noqa: E402
-from whimbrel.core.settings import MapSettings  # noqa: E402
-from whimbrel.errors import SerializationError  # noqa: E402
+from whimbrel.core.ids import PartitionId
+from whimbrel.core.model import MigrationKind
+from whimbrel.core.replication.outbox import PendingReply
+from whimbrel.core.settings import MapSettings
+from whimbrel.errors import SerializationError
 
 PARTITIONS = 3
 
@@ -132,9 +127,7 @@ class Story:
             free = [name for name in self.alive if name not in row]
             if "-" in row and free:
                 index, new = row.index("-"), self.rng.choice(free)
-                info = migration(
-                    MigrationKind.COPY, new, self.versions[pid], new=index, pid=pid
-                )
+                info = migration(MigrationKind.COPY, new, self.versions[pid], new=index, pid=pid)
                 self.run(info, pid, row[:index] + new + row[index + 1 :], 1, new)
                 return
 

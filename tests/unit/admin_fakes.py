@@ -16,7 +16,6 @@ from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId
 from whimbrel.errors import OperationError
 from whimbrel.runtime.node import Node
-from whimbrel.serving.outputs import Answered
 
 ADMIN_PORT = 8701
 
@@ -71,7 +70,7 @@ class FakeNode:
         call = self.engine.ask(member, what, body, now_us, wall_ms)
         self.node.carry_out()
         self.pump.settle()
-        answer = cast("Answered", self.node.answers[call])
+        answer = self.node.answers[call]
         if answer.error:
             raise OperationError(answer.error)
         return json.loads(answer.document)

@@ -194,6 +194,11 @@ class Net:
             self.order.append(name)
         self.view()
 
+    def add_alone(self, name: str) -> Node:
+        """A member that is on nobody's list, for tests of its parts."""
+        self.nodes[name] = Node(self, name, lite=False)
+        return self.nodes[name]
+
     def crash(self, name: str, tail: bool = True, delays_us: dict[str, int] | None = None) -> None:
         """A member dies, and the others get a new list.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from replication_net import SETTINGS, Host, Net, key, value
+from tests.unit.replication_net import SETTINGS, Host, Net, key, value
 
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply

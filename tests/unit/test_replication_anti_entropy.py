@@ -6,7 +6,7 @@ import random
 
 import msgspec
 import pytest
-from replication_net import SECOND, SETTINGS, Net, key, value
+from tests.unit.replication_net import SECOND, SETTINGS, Net, key, value
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from replication_net import SECOND, SETTINGS, Net, key, make_row, value
+from tests.unit.replication_net import SECOND, SETTINGS, Net, key, make_row, value
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import SyncRequested, TableRequested
@@ -217,6 +217,37 @@ def test_operations_of_a_newer_row_are_taken() -> None:
     assert not replica.is_behind
     net.advance(SECOND)
     assert net["b"].plane.unsettled() == 0 and not requests(net)
+
+
+def test_a_former_primary_that_is_primary_again_has_stale_operations_too() -> None:
+    """Decision 5: an operation of an earlier term is refused, never acknowledged unapplied."""
+    net = Net("abc")
+    net.set_row(0, "ab", 2)
+    net.pump()
+    net.cut("a", "b")
+    reply = net.put("m", 1, "sent in the first term")
+    net.pump()
+    net.set_row(0, "cb", 3)
+    net.set_row(0, "ab", 4)
+    net.mend("a", "b")
+    net.pump()
+    assert reply.failed == FAILED_STALE
+    assert net["b"].content(0, "m") == {}
+
+
+def test_a_backup_that_stays_one_is_waited_for_though_the_primary_moved() -> None:
+    """R4, D1: the new primary has the write, but a single copy is not what the client asked for."""
+    net = Net("abc")
+    net.set_row(0, "ab", 2)
+    net.pump()
+    net.cut("a", "b")
+    reply = net.put("m", 1, "x")
+    net.pump()
+    net.set_row(0, "cb", 3)
+    assert reply.remaining == 1 and not net["a"].plane.completed
+    net.mend("a", "b")
+    net.pump()
+    assert reply.failed == FAILED_STALE
 
 
 def test_frames_are_sent_again_after_the_link_was_lost() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from replication_net import SECOND, SETTINGS, Net, key, make_row, migration, value
+from tests.unit.replication_net import SECOND, SETTINGS, Net, key, make_row, migration, value
 
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.messages import SyncRequested

@@ -75,7 +75,9 @@ class Routes:
             Route(path, self._safely(self._guarded(post)), methods=["POST"])
             for path, post in posts.items()
         ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+        app.router.redirect_slashes = False
+        return app
 
     # -- wrapping -------------------------------------------------------------------------
 
@@ -109,7 +111,7 @@ class Routes:
             if not self._is_own(host):
                 return error(403, f"orders to host {host!r} are not for this member")
             origin = request.headers.get("origin")
-            if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            if origin is not None and origin.lower() != f"{request.url.scheme}://{host.lower()}":
                 return error(403, "orders from pages of another origin are refused")
             return await answer(request)
 

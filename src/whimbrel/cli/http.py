@@ -34,12 +34,13 @@ class Admin:
 
     Args:
         url: ``http://host:port``; ``host:port`` is enough.
+        is_quiet: Nobody there is no news, only exit code 3.
 
     Raises:
         UsageError: The address makes no sense.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, is_quiet: bool = False) -> None:
         text = url if "://" in url else f"http://{url}"
         try:
             parts = urlsplit(text)
@@ -50,6 +51,7 @@ class Admin:
             raise UsageError(f"{url!r} is not an admin address such as {DEFAULT_URL}")
         self.host = parts.hostname
         self.port = port if port is not None else 80
+        self._is_quiet = is_quiet
 
     def get(self, path: str, **query: object) -> Any:
         """The document at a path below ``/api/v1``; lists in the query are repeated names."""
@@ -88,7 +90,8 @@ class Admin:
         raise OperationError(str(sentence or f"the member answered with HTTP status {status}"))
 
     def _unreachable(self, why: str) -> NoReturn:
-        sys.stderr.write(f"nobody answers at admin address {self.host}:{self.port}: {why}\n")
+        if not self._is_quiet:
+            sys.stderr.write(f"nobody answers at admin address {self.host}:{self.port}: {why}\n")
         raise typer.Exit(EXIT_UNREACHABLE)
 
 

@@ -40,7 +40,7 @@ class Command(NamedTuple):
 
 COMMANDS: tuple[Command, ...] = (
     Command("start", "start", "Run one member in the foreground"),
-    Command("dev", "dev", "Run a local cluster with the console"),
+    Command("dev", "dev", "Run a local cluster until Ctrl-C"),
     Command("demo", "demo", "Spark and a cluster that changes meanwhile: nothing is lost"),
     Command("status", "status", "State and safety of the cluster"),
     Command("members", "look", "The member list"),

@@ -33,8 +33,7 @@ def shutdown(
     """Make a member hand over its data and leave, as on SIGTERM.
 
     Returns when the member is on its way out, which it then tries until it can leave; with
-    --wait when it is off the list. The member that is asked must not be the one that leaves
-    for --wait to see the end.
+    --wait when it is off the list of the others.
     """
     if cluster:
         raise UsageError(
@@ -43,8 +42,9 @@ def shutdown(
     if member is None:
         raise UsageError("say which member: a uuid or host:port (see whimbrel members)")
     port = Admin(admin)
+    watchers = _watchers(port) if wait is not None else []
     found: dict[str, Any] = port.post("shutdown", {"member": member})
-    has_left = wait is not None and _await_left(port, found["member"], wait)
+    has_left = wait is not None and _await_left(watchers, found["member"], wait)
     if as_json:
         print_json({**found, "left": has_left})
     else:
@@ -54,13 +54,40 @@ def shutdown(
         raise typer.Exit(EXIT_IN_VAIN)
 
 
-def _await_left(port: Admin, member: str, wait_s: float) -> bool:
-    """Whether the member is off the list within so many seconds."""
+def _watchers(port: Admin) -> list[tuple[str, Admin]]:
+    """Every member with its admin port, because the one that is asked may be the one to leave."""
+    found: list[tuple[str, Admin]] = []
+    for row in port.get("members"):
+        host = row["address"].rpartition(":")[0]
+        place = f"[{host}]" if ":" in host else host
+        if row.get("admin_port"):
+            admin = Admin(f"{place}:{row['admin_port']}", is_quiet=True)
+            found.append((row["uuid"], admin))
+    return found or [("", port)]
+
+
+def _await_left(watchers: list[tuple[str, Admin]], member: str, wait_s: float) -> bool:
+    """Whether the member is off the list of the others within so many seconds.
+
+    The last member of a cluster has left when its admin port is closed.
+    """
+    others = [port for uuid, port in watchers if uuid != member]
     end_s = time.monotonic() + wait_s
     while True:
-        if all(row["uuid"] != member for row in port.get("members")):
+        asked = others or [port for _, port in watchers]
+        lists = [found for port in asked if (found := _list_of(port))]
+        if all(row["uuid"] != member for found in lists for row in found) and (lists or not others):
             return True
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             return False
         time.sleep(min(POLL_S, left_s))
+
+
+def _list_of(port: Admin) -> list[dict[str, Any]]:
+    """The list of a member; empty when it does not answer."""
+    try:
+        found: list[dict[str, Any]] = port.get("members")
+    except typer.Exit:
+        return []
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Annotated, NewType
 
 import msgspec
 
@@ -35,11 +35,16 @@ Row = tuple[MemberId | None, ...]
 EMPTY_ROW: Row = (None,) * REPLICA_SLOTS
 
 
-class Address(msgspec.Struct, frozen=True, order=True):
-    """Where a member listens. Ordered by host, then port."""
+PORT_MAX = 65_535
+Name = Annotated[str, msgspec.Meta(max_length=255)]
+"""A short text that others announce; longer ones are refused when they are decoded."""
 
-    host: str
-    port: int
+
+class Address(msgspec.Struct, frozen=True, order=True):
+    """Where a member listens. Ordered by host, then port; decoding checks both."""
+
+    host: Name
+    port: Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

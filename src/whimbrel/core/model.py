@@ -10,6 +10,7 @@ from whimbrel.core.ids import (
     NO_INDEX,
     Address,
     MemberId,
+    Name,
     PartitionId,
     ReplicaIndex,
     Row,
@@ -22,10 +23,10 @@ class MemberInfo(msgspec.Struct, frozen=True):
     id: MemberId
     address: Address
     lite: bool = False
-    version: str = "5.7.0"
-    host: str = ""
+    version: Name = "5.7.0"
+    host: Name = ""
     """Machine the member runs on, for host-aware groups."""
-    zone: str = ""
+    zone: Name = ""
     admin_port: int = 0
     started_us: int = 0
     """Start of the process by its own clock: tells two processes with one identity apart (M4)."""

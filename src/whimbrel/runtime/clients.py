@@ -236,6 +236,7 @@ class MemberConnection(Served):
                     self._frame(kind, payload)
             except ProtocolError as problem:
                 self.door.host.count("link_protocol_errors")
+                self.door.host.count(f"link_refused_{problem.reason}")
                 self.door.hint_once("member_connection_refused", self.source, str(problem))
                 self.transport.abort()
 
@@ -252,18 +253,19 @@ class MemberConnection(Served):
             message = wire.decode_message(payload)
             if greeting.cluster_name != host.cluster_name and not isinstance(message, ADDRESSED):
                 raise ProtocolError(
-                    f"a member of cluster {greeting.cluster_name!r} is none of ours"
+                    f"a member of cluster {greeting.cluster_name!r} is none of ours",
+                    reason="cluster_name",
                 )
             sender = greeting.sender
             host.engine.handle(Received(sender.id, sender.address, message), now_us(), wall_ms())
         elif kind == wire.GREETING or greeting.cluster_name != host.cluster_name:
-            raise ProtocolError(f"a frame of kind {kind} where none is allowed")
+            raise ProtocolError(f"a frame of kind {kind} where none is allowed", reason="order")
         else:
             host.engine.peer_frame(greeting.sender.id, kind, payload, now_us(), wall_ms())
 
     def _greet(self, kind: int, payload: bytes) -> None:
         if kind != wire.GREETING:
-            raise ProtocolError("a member connection starts with a greeting")
+            raise ProtocolError("a member connection starts with a greeting", reason="order")
         self.greeting = wire.decode_greeting(payload)
         self._splitter.bytes_max = wire.LINK_FRAME_BYTES_MAX
         answer = self.door.host.greeting(self.greeting.channel)
@@ -337,8 +339,10 @@ class Door:
     def refused(self, caller: Caller, data: bytes) -> None:
         """Somebody speaks another protocol: close at once, say once what it looks like."""
         self.gone(caller)
+        kind, text = _looks_like(data)
         self.host.count("connections_foreign")
-        self.hint_once("foreign_connection", caller.source, _looks_like(data))
+        self.host.count(f"connections_foreign_{kind}")
+        self.hint_once("foreign_connection", caller.source, text)
         if caller.transport is not None:
             caller.transport.abort()
 
@@ -350,10 +354,15 @@ class Door:
 
     # -- ending ---------------------------------------------------------------------------
 
-    def close_client(self, conn: int) -> None:
-        """The engine is done with a client; what was written is sent first."""
+    def close_client(self, conn: int, reason: str = "") -> None:
+        """The engine is done with a client; what was written is sent first.
+
+        A reason is told once per source: whoever comes again and again fills no log.
+        """
         client = self.clients.pop(conn, None)
         if client is not None:
+            if reason:
+                self.hint_once("client_refused", client.source, reason)
             client.close()
             stop_s = self.host.settings.stop_timeout_us / 1_000_000
             self.loop.call_later(stop_s, client.abort)
@@ -431,13 +440,13 @@ def _keep_alive(transport: asyncio.Transport) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _looks_like(data: bytes) -> str:
-    """What foreign first bytes probably are, in words for the log."""
+def _looks_like(data: bytes) -> tuple[str, str]:
+    """What foreign first bytes probably are: a word for the count, words for the log."""
     if data[:1] == b"\x16":
-        return "a TLS handshake; this port is not encrypted"
+        return "tls", "a TLS handshake; this port is not encrypted"
     word = data.split(b" ", 1)[0]
     if word.isalpha() and word.isupper() and b"HTTP/" in data[:4096]:
-        return "an HTTP request; HTTP is spoken on the admin port"
+        return "http", "an HTTP request; HTTP is spoken on the admin port"
     if data.startswith((b"HZC", b"CB2", b"CP")):
-        return "another version of the client or member protocol"
-    return "bytes of no protocol spoken here"
+        return "version", "another version of the client or member protocol"
+    return "other", "bytes of no protocol spoken here"

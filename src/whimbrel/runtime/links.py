@@ -118,8 +118,9 @@ class Channel(asyncio.Protocol):
                 if kind != wire.GREETING or self.greeted.done():
                     raise ProtocolError("only one greeting is expected on an outgoing connection")
                 self.greeted.set_result(wire.decode_greeting(payload).sender)
-        except ProtocolError:
+        except ProtocolError as problem:
             self._host.count("link_protocol_errors")
+            self._host.count(f"link_refused_{problem.reason}")
             self.abort()
 
     def connection_lost(self, problem: Exception | None) -> None:
@@ -170,12 +171,15 @@ async def open_channel(
 
     Raises:
         ConnectionRefusedError: Nobody listens.
-        OSError: It broke before the answer.
+        OSError: It broke before the answer, or there can be no such address.
     """
     channel = Channel(host, name, on_lost)
     try:
         await host.loop.create_connection(lambda: channel, address.host, address.port)
         return channel, await asyncio.shield(channel.greeted)
+    except (ValueError, OverflowError) as problem:
+        # a name that no name server can be asked for; it may have come from a stranger
+        raise OSError(f"no address {address.host!r}: {problem}") from None
     except BaseException:
         channel.abort()
         raise

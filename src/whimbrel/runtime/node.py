@@ -246,7 +246,7 @@ class Node:
         """Counters and gauges of shell and engine by name."""
         return {
             **self.engine.metrics(),
-            **self.counters,
+            **{f"{name}_total": value for name, value in self.counters.items()},
             **self.door.gauges(),
             **self.links.gauges(),
         }
@@ -352,7 +352,7 @@ class Node:
         self.links.send_to(output.address, output.message)
 
     def _close_client(self, output: CloseClient) -> None:
-        self.door.close_client(output.conn)
+        self.door.close_client(output.conn, output.reason)
 
     def _answered(self, output: Answered) -> None:
         future = self._asked.get(output.call)

@@ -75,9 +75,7 @@ def run_member(
         return status
 
 
-async def _run(
-    config: Config, admin: AdminStarter | None, on_ready: Callable[[Node], None]
-) -> int:
+async def _run(config: Config, admin: AdminStarter | None, on_ready: Callable[[Node], None]) -> int:
     logger = make_logger(config.runtime)
     adopt_library_logs(logger)
 

@@ -161,11 +161,13 @@ class Calls:
         """The number and body of a call to execute; None when it was seen before.
 
         Raises:
-            ProtocolError: The frame is too short.
+            ProtocolError: The frame is too short, or waits for calls after itself only.
         """
         if len(payload) < _REQUEST.size:
             raise ProtocolError("a call frame without its numbers")
         incarnation, number, floor = _REQUEST.unpack_from(payload)
+        if number != _NO_CALL and floor > number:
+            raise ProtocolError("a call that is not among those waited for")
         incoming = self._incoming.get(peer)
         if incoming is None or incoming.incarnation != incarnation:
             incoming = self._incoming[peer] = _Incoming(incarnation)

@@ -28,7 +28,7 @@ from whimbrel.core.messages import DATA_CHANNEL, RegistryEntry
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.stimuli import Stimulus
+from whimbrel.core.stimuli import Received, Stimulus
 from whimbrel.serving.documents import Documents
 from whimbrel.serving.handlers_client import ClientHandlers
 from whimbrel.serving.handlers_map import MapHandlers
@@ -37,6 +37,7 @@ from whimbrel.serving.metrics import metrics_of
 from whimbrel.serving.outputs import BULK, CONTROL, Output, ToAddress, ToPeer
 from whimbrel.serving.questions import Questions
 from whimbrel.serving.server import Server
+from whimbrel.serving.vetting import vet
 from whimbrel.wire.links import MESSAGE
 
 CLIENT_BACKLOG_BYTES_MAX = 64 * 1024 * 1024
@@ -72,7 +73,14 @@ class Engine:
     # -- in -------------------------------------------------------------------------------
 
     def handle(self, stimulus: Stimulus, now_us: int, wall_ms: int) -> None:
-        """Take a control-plane stimulus: start, message, timer, link news, wish to leave."""
+        """Take a control-plane stimulus: start, message, timer, link news, wish to leave.
+
+        Raises:
+            ProtocolError: A message that no member of ours would send; nothing has changed, and
+                the shell ends the connection it came by.
+        """
+        if isinstance(stimulus, Received):
+            vet(stimulus.message, self.member.ctx.settings.partition_count)
         self.member.begin(now_us, wall_ms)
         self.member.apply(stimulus)
         self._carry_out_effects()

@@ -98,7 +98,7 @@ class ClientHandlers:
             return
         if not name.startswith("Client.authentication"):
             server.tally("unauthenticated_requests")
-            early = ProtocolError(f"{name} came before authentication")
+            early = ProtocolError(f"{name} came before authentication", reason="unauthenticated")
             server.refuse(connection, message[5], early)
             server.intake.close(connection, str(early))
             return
@@ -111,6 +111,7 @@ class ClientHandlers:
             self._admit(connection, fields)
         else:
             server.tally("authentications_failed")
+            server.tally(f"refused_{self._why(status, fields)}")
         server.deliver(connection, self._authentication_answer(name, message[5], status))
         if status != STATUS_AUTHENTICATED:
             server.intake.close(connection, f"authentication failed with status {status}")
@@ -124,6 +125,14 @@ class ClientHandlers:
         if fields["serialization_version"] != SERIALIZATION_VERSION:
             return STATUS_SERIALIZATION_MISMATCH
         return STATUS_AUTHENTICATED
+
+    def _why(self, status: int, fields: dict[str, object]) -> str:
+        """The reason of a refused authentication, for the count."""
+        if status == STATUS_SERIALIZATION_MISMATCH:
+            return "serialization_version"
+        if fields["cluster_name"] != self._ctx.settings.cluster_name:
+            return "cluster_name"
+        return "credentials"
 
     def _admit(self, connection: Connection, fields: dict[str, object]) -> None:
         connection.phase = Phase.READY
@@ -336,4 +345,4 @@ def check_name(name: str) -> None:
         UsageError: The name is empty or too long.
     """
     if not 0 < len(name) <= NAME_LENGTH_MAX:
-        raise UsageError(f"a structure's name has 1 to {NAME_LENGTH_MAX} characters")
+        raise UsageError(f"a structure's name has 1 to {NAME_LENGTH_MAX} characters", reason="name")

@@ -76,7 +76,7 @@ class MapHandlers:
             try:
                 name = raw.decode()
             except UnicodeDecodeError as error:
-                raise ProtocolError("a map's name is not UTF-8") from error
+                raise ProtocolError("a map's name is not UTF-8", reason="name") from error
             check_name(name)
             if len(self._names) >= NAMES_CACHED_MAX:
                 self._names.clear()

@@ -76,6 +76,7 @@ class Intake:
             connection.splitter.feed_into(data, messages)
         except ProtocolError as problem:
             self._server.tally("protocol_errors")
+            self._server.tally(f"refused_{problem.reason}")
             error = str(problem)
         if connection.held or connection.paused:
             self._hold(connection, messages)
@@ -95,6 +96,7 @@ class Intake:
             return rest
         if not PRELUDE.startswith(got):
             self._server.tally("protocol_errors")
+            self._server.tally("refused_prelude")
             self.close(connection, "the first bytes are not those of a client")
         return b""
 
@@ -130,6 +132,7 @@ class Intake:
             self._overflowing[connection.conn] = connection
         if connection.held_bytes > UNREAD_BYTES_MAX:
             self._server.tally("slow_readers_ended")
+            self._server.tally("refused_unread_replies")
             self.close(connection, "the client sends on but does not read")
 
     def unfinished(self) -> list[tuple[int, bool]]:

@@ -20,6 +20,7 @@ from whimbrel.errors import (
     GridError,
     OverloadedError,
     ProtocolError,
+    SerializationError,
     UnsupportedError,
     UsageError,
 )
@@ -146,6 +147,7 @@ class Server:
     def refuse(self, origin: Origin, correlation: int, error: GridError) -> None:
         """Answer a request with an exception of ours."""
         self.tally(f"errors_{codes.code_of(error)}")
+        self.tally(f"refused_{error.reason}")
         self.deliver(origin, encode_exception(correlation, error))
 
     # -- requests -------------------------------------------------------------------------
@@ -166,7 +168,10 @@ class Server:
                 return
             pid = message[6]
             if not 0 <= pid < self._partition_count:
-                raise UsageError(f"there is no partition {pid}; {operation.name} needs one")
+                raise UsageError(
+                    f"there is no partition {pid}; {operation.name} needs one",
+                    reason="partition_id",
+                )
             partition = self._partitions[pid]
             ready = partition.writable if operation.write else partition.is_primary
             if ready and origin.in_flight < IN_FLIGHT_MAX:
@@ -191,8 +196,12 @@ class Server:
         name = message_name(message[4])
         if name is None:
             if message[4] == 0:
+                self.tally("refused_type_0")
                 return
-            raise UnsupportedError(f"there is no request of type 0x{message[4] & 0xFFFFFFFF:06X}")
+            raise UnsupportedError(
+                f"there is no request of type 0x{message[4] & 0xFFFFFFFF:06X}",
+                reason="unknown_request",
+            )
         self.tally("unsupported_requests")
         raise UnsupportedError(f"{name} is not offered by this cluster")
 
@@ -258,7 +267,7 @@ class Server:
             ProtocolError: The payload does not follow its kind's format.
         """
         if kind == BACKUPS:
-            self.dataplane.apply_backups(peer, payload)
+            self._apply_backups(peer, payload)
         elif kind == ACKS:
             self.dataplane.apply_acks(peer, payload)
         elif kind in (FORWARD, SCATTER):
@@ -270,10 +279,18 @@ class Server:
             answered = self.calls.take_reply(peer, payload)
             if answered is not None:
                 self._take_reply(*answered)
+            else:
+                self.tally("replies_unasked")
         elif kind == NOTIFY:
             self._take_notice(payload)
         else:
             raise ProtocolError(f"a frame of kind {kind} is not for the serving layer")
+
+    def _apply_backups(self, peer: MemberId, payload: bytes) -> None:
+        try:
+            self.dataplane.apply_backups(peer, payload)
+        except SerializationError as error:
+            raise ProtocolError(str(error), reason="unknown_service") from error
 
     def _take_reply(self, call: Call, body: bytes) -> None:
         if isinstance(call.token, Request):

@@ -7,6 +7,7 @@ many migrations a second, and a client that is late is merely forwarded.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ VIEW_INTERVAL_PER_PARTITION_US = 20
 """Added for each partition: a view of 20,011 partitions has 80 KB."""
 
 _REGISTER = "Client.addClusterViewListener"
+_NUMBER = re.compile("[0-9]{1,2}")
+"""A part of a version; clients know each as one byte."""
 _CORRELATION = struct.Struct("<q")
 _CORRELATION_AT = 10
 """Offset of the correlation id in a message: behind the frame header and the type."""
@@ -39,7 +42,8 @@ def with_correlation(message: bytes, correlation: int) -> bytes:
 
 def client_member(info: MemberInfo) -> ClientMember:
     """A member of our list as clients know it."""
-    numbers = [int(part) if part.isdigit() else 0 for part in info.version.split(".")[:3]]
+    parts = info.version.split(".")[:3]
+    numbers = [int(part) if _NUMBER.fullmatch(part) else 0 for part in parts]
     version = MemberVersion(*[*numbers, 0, 0, 0][:3])
     return ClientMember(info.address, uuid_bytes(info.id), {}, info.lite, version, {})
 

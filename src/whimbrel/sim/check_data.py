@@ -127,24 +127,22 @@ class LossIsTold(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._expected: dict[str, dict[tuple[int, int], int]] = {}
-        self._assigned: dict[str, dict[int, None]] = {}
 
     def started(self, host: Host) -> None:
         """A fresh process has told nothing."""
         self._expected[host.name] = {}
-        self._assigned[host.name] = {}
 
     def row(self, host: Host, pid: PartitionId, before: Row, after: Row, version: int) -> None:
-        """T: a row without primary gets one at the master."""
-        assigned = self._assigned[host.name]
-        was_assigned = pid in assigned
-        assigned[pid] = None
-        if not member_of(host).ctx.is_master or before[0] is not None or after[0] is None:
+        """T: at the master a row loses its last replica, or one without primary gets one."""
+        member = member_of(host)
+        if not member.ctx.is_master or member.migrations.is_fetching:
             return
-        if member_of(host).migrations.is_fetching or not was_assigned:
+        if any(before) and not any(after):
+            count = LOST_ALL
+        elif any(before) and before[0] is None and after[0] is not None:
+            count = index_in(before, after[0]) - 1
+        else:
             return
-        index = index_in(before, after[0])
-        count = LOST_ALL if index < 0 else index - 1
         self._book(host, pid, count, 1)
         within = count >= self.world.plan.backup_count and self.world.data_is_promised()
         if within and self._held_data(pid):

@@ -34,5 +34,6 @@ def rules() -> dict[str, str]:
     """Rule to sentence, for people."""
     known = {kind.rule: kind.sentence for kind in CHECKERS}
     known["L1"] = "once nothing harms it, the cluster is safe within a stated span"
+    known["X3"] = "one seed gives one history in any process"
     known["X2"] = "no exception escapes a member, no error is noted without a fault"
     return known

@@ -116,6 +116,12 @@ class Nemesis:
         """Whether this process was silenced for longer than the heartbeat timeout."""
         return self._condemned.get(host.name) == host.incarnation
 
+    def condemn(self, host: Host) -> None:
+        """This process is silenced for so long that the cluster will go on without it."""
+        self._condemned[host.name] = host.incarnation
+        if not host.lite:
+            self.world.budget.lose(self.world.now_us, host.name)
+
     def _running(self) -> list[Host]:
         """Members that run, have joined and are not about to leave."""
         return [
@@ -185,9 +191,7 @@ class Nemesis:
         long = coin(self._random, 0.4) and self._may_lose(host)
         span_us = self._long_us() if long else self._short_us()
         if long:
-            self._condemned[host.name] = host.incarnation
-            if not host.lite:
-                self.world.budget.lose(self.world.now_us, host.name)
+            self.condemn(host)
         self._silence(span_us, host)
         self._do_now("pause", host.name)
         self._later(span_us, "resume", host.name)

@@ -37,6 +37,8 @@ class Profile(msgspec.Struct, frozen=True):
     """Every family of the profile is on; otherwise a coin decides family by family."""
     over_budget: bool = False
     """More copies may be at risk than the configuration promises to survive."""
+    slow_moves: bool = False
+    """Migrations are slowed down, so that most faults find some under way."""
     split: bool = False
     """Cuts may last longer than the heartbeat timeout, so that two clusters exist for a while."""
     operations_per_s: tuple[int, int] = (5, 40)
@@ -65,6 +67,19 @@ PROFILES: dict[str, Profile] = {
             operations_per_s=(20, 60),
             rounds=3,
             fault_gap_us=(600_000, 2 * SECOND_US),
+        ),
+        Profile(
+            "move",
+            "kills and joins while migrations crawl: most faults hit one under way",
+            ("crash", "join"),
+            members=(3, 4, 5),
+            partitions=(7, 31),
+            backups=(1, 1, 2),
+            is_extreme=False,
+            always_harm=True,
+            slow_moves=True,
+            operations_per_s=(20, 60),
+            fault_gap_us=(500_000, 2 * SECOND_US),
         ),
         Profile(
             "leave",
@@ -266,6 +281,8 @@ def _draw_weights(generator: random.Random) -> dict[str, int]:
 
 def _draw_network(generator: random.Random, profile: Profile) -> NetworkProfile:
     """Quick and even, or slow with spikes."""
+    if profile.slow_moves:
+        return NetworkProfile(delay_us=3_000, tail_us=10_000)
     extreme = profile.is_extreme
     return NetworkProfile(
         delay_us=log_uniform(generator, 20, 5_000) if extreme else 150,
@@ -284,6 +301,8 @@ def _draw_settings(
     def either(realistic: int, *extremes: int) -> int:
         return pick(generator, (realistic, *extremes)) if extreme else realistic
 
+    interval_us = either(0, 0, 10_000, 50_000) if partitions < 100 else 0
+    chunk_bytes = either(262_144, 1, 100, 2_000)
     timeout_us = either(5 * SECOND_US, 3 * SECOND_US, 8 * SECOND_US)
     return CoreSettings(
         cluster_name="sim",
@@ -299,10 +318,10 @@ def _draw_settings(
         leave_retry_us=either(1_000_000, 200_000),
         member_list_publish_interval_us=either(10 * SECOND_US, 1 * SECOND_US),
         migration_max_parallel=either(10, 1, 2),
-        migration_interval_us=either(0, 0, 10_000, 50_000) if partitions < 100 else 0,
+        migration_interval_us=20_000 if profile.slow_moves else interval_us,
         migration_timeout_us=either(20 * SECOND_US, 8 * SECOND_US),
         migration_retry_us=either(3 * SECOND_US, 500_000),
-        migration_chunk_bytes_max=either(262_144, 1, 100, 2_000),
+        migration_chunk_bytes_max=200 if profile.slow_moves else chunk_bytes,
         migration_fragments_enabled=not extreme or coin(generator, 0.8),
         stale_read_disabled=coin(generator, 0.5),
         completed_batch_max=either(1_000, 1, 3) if partitions < 100 else 1_000,

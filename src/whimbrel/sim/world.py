@@ -72,6 +72,7 @@ class World:
         self.calm_since_us: int | None = None
         """Since when the cluster has been safe and nothing has changed; None when it is not."""
         self._connections = 0
+        self._paused_us: dict[str, int] = {}
         self.hosts = [
             Host(
                 self,
@@ -277,10 +278,17 @@ class World:
             host.start(self.join_addresses())
 
     def _pause(self, event: FaultEvent) -> None:
-        self.host_named(event.names[0]).pause()
+        host = self.host_named(event.names[0])
+        self._paused_us.setdefault(host.name, self.now_us)
+        host.pause()
 
     def _resume(self, event: FaultEvent) -> None:
-        self.host_named(event.names[0]).resume()
+        host = self.host_named(event.names[0])
+        span_us = self.now_us - self._paused_us.pop(host.name, self.now_us)
+        is_long = span_us >= self.plan.settings.heartbeat_timeout_us
+        if is_long and host.is_paused and not self.nemesis.is_condemned(host):
+            self.nemesis.condemn(host)
+        host.resume()
 
     def _leave(self, event: FaultEvent) -> None:
         host = self.host_named(event.names[0])

@@ -114,7 +114,7 @@ class MessageSplitter:
     def feed_into(self, data: bytes, messages: list[RawMessage]) -> None:
         """Like ``feed``, appending to ``messages``: those before a bad one are not lost."""
         if self._broken is not None:
-            raise ProtocolError(self._broken)
+            raise ProtocolError(self._broken, reason="broken_before")
         try:
             if self._partial:
                 data = self._go_on(data, messages)
@@ -159,7 +159,7 @@ class MessageSplitter:
                 frames.append(position)
             else:
                 if position - start > bytes_max or len(frames) > frames_max2:
-                    raise ProtocolError(_too_big(limits))
+                    raise _too_big(limits)
                 messages.append(
                     (data, start, position, frames, kind, correlation, partition, flags)
                 )
@@ -209,18 +209,23 @@ class MessageSplitter:
             whole = flags & UNFRAGMENTED == UNFRAGMENTED
             least = self._head.size if whole else FRAME_HEADER_BYTES + 8
         if length < least:
-            raise ProtocolError(f"a frame of {length} bytes where at least {least} are needed")
+            raise ProtocolError(
+                f"a frame of {length} bytes where at least {least} are needed",
+                reason="frame_length",
+            )
         total = position + length + self._joins_bytes
         count = len(self._frames) // 2 + 1
         if total > self.limits.message_bytes_max or count > self.limits.frames_max:
-            raise ProtocolError(_too_big(self.limits))
+            raise _too_big(self.limits)
 
     def _begun_twice(self) -> bytes:
         """A message starts inside an unfinished one; of type 0 the half is dropped."""
         partial = self._partial
         kind = int.from_bytes(partial[6:10], "little")
         if _frame_head(partial)[1] & UNFRAGMENTED != UNFRAGMENTED or kind != 0:
-            raise ProtocolError("a message begins before the one ahead of it has ended")
+            raise ProtocolError(
+                "a message begins before the one ahead of it has ended", reason="frame_order"
+            )
         rest = bytes(memoryview(partial)[self._position :])
         self._partial, self._frames, self._position = bytearray(), [], 0
         return rest
@@ -237,12 +242,16 @@ class MessageSplitter:
         join = self._joins.get(identity)
         if flags & BEGIN_FRAGMENT:
             if join is not None or len(self._joins) >= JOINS_MAX:
-                raise ProtocolError("a fragmented message begins twice, or too many are open")
+                raise ProtocolError(
+                    "a fragmented message begins twice, or too many are open", reason="fragments"
+                )
             join = self._joins[identity] = _Join()
         elif join is None:
-            raise ProtocolError("a fragment that belongs to no fragmented message")
+            raise ProtocolError(
+                "a fragment that belongs to no fragmented message", reason="fragments"
+            )
         if len(frames) < 4:
-            raise ProtocolError("a fragment without frames")
+            raise ProtocolError("a fragment without frames", reason="fragments")
         content = bytearray(memoryview(whole)[frames[1] :])
         if not flags & END_FRAGMENT:
             last_head = frames[-2] - FRAME_HEADER_BYTES - frames[1]
@@ -252,7 +261,7 @@ class MessageSplitter:
         join.frames += len(frames) // 2 - 1
         self._joins_bytes += len(content)
         if join.frames > self.limits.frames_max:
-            raise ProtocolError(_too_big(self.limits))
+            raise _too_big(self.limits)
         if flags & END_FRAGMENT:
             del self._joins[identity]
             self._joins_bytes -= len(join.content)
@@ -261,7 +270,10 @@ class MessageSplitter:
     def _joined(self, join: _Join) -> RawMessage:
         first_length, first_flags = _frame_head(join.content)
         if first_length < self._head.size:
-            raise ProtocolError(f"a first frame of {first_length} bytes in a fragmented message")
+            raise ProtocolError(
+                f"a first frame of {first_length} bytes in a fragmented message",
+                reason="fragments",
+            )
         struct.pack_into("<H", join.content, 4, first_flags | UNFRAGMENTED)
         return parse_message(bytes(join.content), self._head)
 
@@ -312,8 +324,9 @@ def frame(content: bytes, flags: int = 0) -> bytes:
     return _FRAME.pack(FRAME_HEADER_BYTES + len(content), flags) + content
 
 
-def _too_big(limits: FrameLimits) -> str:
-    return (
+def _too_big(limits: FrameLimits) -> ProtocolError:
+    return ProtocolError(
         f"a message may have {limits.message_bytes_max} bytes and {limits.frames_max} frames, "
-        "this one has more"
+        "this one has more",
+        reason="message_limit",
     )

@@ -139,18 +139,21 @@ class FrameSplitter:
 
     def _checked_length(self, length: int) -> int:
         if not 0 < length <= self.bytes_max:
-            raise self._fail(f"a link frame of {length} bytes; 1 to {self.bytes_max} are allowed")
+            raise self._fail(
+                f"a link frame of {length} bytes; 1 to {self.bytes_max} are allowed",
+                "frame_length",
+            )
         return length
 
     def _checked_kind(self, kind: int) -> int:
         if kind > KIND_MAX:
-            raise self._fail(f"link frame kind {kind} is unknown")
+            raise self._fail(f"link frame kind {kind} is unknown", "frame_kind")
         return kind
 
-    def _fail(self, reason: str) -> ProtocolError:
-        self._broken = reason
+    def _fail(self, text: str, reason: str) -> ProtocolError:
+        self._broken = text
         self._partial = bytearray()
-        return ProtocolError(reason)
+        return ProtocolError(text, reason=reason)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -173,7 +176,7 @@ def decode_message(payload: bytes) -> Message:
     try:
         return _message_decoder.decode(payload)
     except _DECODE_ERRORS as error:
-        raise ProtocolError(f"not a member message: {error}") from error
+        raise ProtocolError(f"not a member message: {error}", reason="message") from error
 
 
 def encode_greeting(greeting: Greeting) -> bytes:
@@ -190,7 +193,7 @@ def decode_greeting(payload: bytes) -> Greeting:
     try:
         greeting = _greeting_decoder.decode(payload)
     except _DECODE_ERRORS as error:
-        raise ProtocolError(f"not a greeting: {error}") from error
+        raise ProtocolError(f"not a greeting: {error}", reason="greeting") from error
     if greeting.channel not in CHANNELS:
-        raise ProtocolError("the greeting names a channel that does not exist")
+        raise ProtocolError("the greeting names no channel of ours", reason="greeting")
     return greeting

@@ -14,12 +14,13 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import EMPTY_ROW, REPLICA_SLOTS, MemberId, PartitionId
 from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.mail import Mail
+from whimbrel.core.migration.member_changes import departed, reason_of
 from whimbrel.core.migration.plan_execution import DISPATCH_TIMER, PlanExecution
 from whimbrel.core.migration.progress import Ledger, Process
 from whimbrel.core.migration.publication import Publisher, Subscriber
 from whimbrel.core.migration.recovery import Recovery
 from whimbrel.core.migration.repair import Repair
-from whimbrel.core.model import MemberInfo, MemberList, Step
+from whimbrel.core.model import MemberList, Step
 from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.groups import group_warnings, member_groups
 from whimbrel.core.partition.planner import plan_row
@@ -389,34 +390,3 @@ class ControlLoop:
         if self.repair.lost_partitions():
             return "partitions without any replica"
         return ""
-
-
-def reason_of(old: MemberList, new: MemberList) -> str:
-    """Why a new list calls for a new plan, in words; empty when it does not."""
-    joined_count = len(departed(new, old))
-    left_count = len(departed(old, new))
-    if joined_count and left_count:
-        return "members joined and left"
-    if joined_count:
-        return "a member joined" if joined_count == 1 else f"{joined_count} members joined"
-    if left_count:
-        return "a member left" if left_count == 1 else f"{left_count} members left"
-    kinds_changed = any(info.lite != _was_lite(old, info) for info in new.members)
-    return "a member changed between lite and data" if kinds_changed else ""
-
-
-def departed(old: MemberList, new: MemberList) -> dict[MemberId, None]:
-    """Members of the old list that are not in the new one, as the processes they were.
-
-    A member that restarted with its identity is another process and has lost its data (M4).
-    """
-    present = {member.id: member.started_us for member in new.members}
-    return {
-        member.id: None for member in old.members if present.get(member.id, -1) != member.started_us
-    }
-
-
-def _was_lite(old: MemberList, info: MemberInfo) -> bool:
-    """Whether the member was lite in the old list."""
-    earlier = old.get(info.id)
-    return earlier is not None and earlier.lite

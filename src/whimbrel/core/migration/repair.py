@@ -201,9 +201,7 @@ class Repair:
     ) -> None:
         process.planned += len(migrations)
         process.running += len(migrations)
-        batch = Batch(
-            self._ctx.next_number(), destination, migrations, process, self._ctx.now_us
-        )
+        batch = Batch(self._ctx.next_number(), destination, migrations, process, self._ctx.now_us)
         self.batches[batch.number] = batch
         self._send(batch)
 

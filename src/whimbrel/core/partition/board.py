@@ -283,13 +283,17 @@ class Board:
         """Whether a holder is new in the row or comes up from beyond the depth."""
         return holder not in base or base.index(holder) >= self.depth
 
-    def may_change_places(self, pid: int, slot: int, other: int) -> bool:
+    def may_change_places(self, pid: int, slot: int, other: int, *, unsettle: bool) -> bool:
         """Whether two backups of a row may have each other's slot at no further copy.
 
-        A new holder may have any slot, one that stays only its own or a hole.
+        A new holder may have any slot, one that stays only its own or a hole; unless
+        ``unsettle``, one that stands in its own slot keeps it.
         """
-        return self._may_stand(pid, slot, self.slots[pid][other]) and self._may_stand(
-            pid, other, self.slots[pid][slot]
+        target, base = self.slots[pid], self.base[pid]
+        if not unsettle and (target[slot] == base[slot] or target[other] == base[other]):
+            return False
+        return self._may_stand(pid, slot, target[other]) and self._may_stand(
+            pid, other, target[slot]
         )
 
     def _may_stand(self, pid: int, slot: int, holder: int) -> bool:

@@ -293,17 +293,21 @@ def level_order(board: Board) -> None:
     """Let backups of one row change slots, where they may, so that indexes are spread evenly.
 
     A member then stands at each index equally often for each primary, which matters when rows
-    become shorter: the coldest holders move up.
+    become shorter: the coldest holders move up. A holder that could stay gives its slot up only
+    when every row holds every member, for then a newcomer gets a share of the hotter indexes in
+    no other way; elsewhere it would send data to the newcomer that the hole did not call for.
     """
+    everybody = board.depth == len(board.members)
     for pid in range(len(board.slots)):
         if board.is_changed(pid):
             for hotter, colder in itertools.combinations(range(1, board.depth), 2):
-                if board.may_change_places(pid, hotter, colder):
-                    one, other = board.slots[pid][hotter], board.slots[pid][colder]
-                    now = board.backing(pid, hotter, one) + board.backing(pid, colder, other)
-                    then = board.backing(pid, hotter, other) + board.backing(pid, colder, one)
-                    if now - then > 2:
-                        board.change_places(pid, hotter, colder)
+                if not board.may_change_places(pid, hotter, colder, unsettle=everybody):
+                    continue
+                one, other = board.slots[pid][hotter], board.slots[pid][colder]
+                now = board.backing(pid, hotter, one) + board.backing(pid, colder, other)
+                then = board.backing(pid, hotter, other) + board.backing(pid, colder, one)
+                if now - then > 2:
+                    board.change_places(pid, hotter, colder)
 
 
 def level_pairs(board: Board) -> None:

@@ -179,18 +179,17 @@ class AntiEntropy:
 
     # -- roles ----------------------------------------------------------------------------
 
-    def role_taken(self, partition: PartitionReplica, *, doubtful: bool) -> None:
+    def role_taken(self, partition: PartitionReplica) -> None:
         """Our row changed.
 
-        Args:
-            partition: With its new row.
-            doubtful: We are a backup whose primary is new or that got here without a migration:
-                not known to be in step until the primary has told its versions.
+        A backup is not known to be in step until the primary has told its versions, even when the
+        primary is the same as before: it may have been another one for a while that we missed.
+        Every primary tells them when its row changes.
         """
         pid = partition.pid
         if partition.index < 1:
             self._confirm(partition)
-        elif doubtful:
+        else:
             partition.is_confirmed = False
             self._unconfirmed[pid] = None
             if not self._ctx.is_armed(CONFIRM):

@@ -402,23 +402,29 @@ class DataPlane:
         base = COUNTERS[k].unpack_from(head, HEAD.size) + ZERO[k:]
         namespace = Namespace(head[names:].decode())
         partition = self.partitions[pid]
+        fragment = partition.fragments.get(namespace)
+        since = partition.primary_since
+        if fragment is not None:
+            since = max(since, lineage_version(fragment.lineage))
+        if partition.primary == sender:
+            # A former primary may be it again; what it sent before that is as stale as ever.
+            is_stale = version < since
+        else:
+            is_stale = version <= partition.version or version < since
+        if is_stale:
+            self.counters["backups_refused"] += 1
+            return None, True
         if partition.primary != sender:
-            if version <= partition.version:
-                self.counters["backups_refused"] += 1
-                return None, True
             # Our table is behind the sender's: apply, the row that follows decides what we keep.
             partition.ahead_version = max(partition.ahead_version, version)
         elif not 1 <= partition.index <= k:
             # The row changed under the operation. Whoever has our place got the data with it.
             return None, False
         slot = slot_of(partition.index) if 0 <= partition.index <= k else k - 1
-        fragment = partition.fragments.get(namespace)
         if fragment is None:
             fragment = self.new_fragment(partition.pid, namespace)
             fragment.set_counters(ZERO, slot)
             partition.add(fragment)
-        elif lineage_version(lineage) < lineage_version(fragment.lineage):
-            return None, False
         if fragment.backup_count != k:
             fragment.set_counters(fragment.counters(), slot)
             fragment.backup_count = k

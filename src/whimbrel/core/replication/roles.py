@@ -117,7 +117,6 @@ class Roles:
         partition = plane.partitions[partition_id]
         was, was_primary = partition.index, partition.is_primary
         former_backups = [member for member in before[1:] if member is not None]
-        primary_changed = after[0] != partition.row[0]
         index = index_in(after, self._ctx.id)
         partition.take_row(after, version, index)
         plane.forget_heads()
@@ -129,10 +128,7 @@ class Roles:
                 fragment.become_backup(index)
         elif index == 0 and not was_primary:
             self._take_over(partition, promoted=was > 0 and not installed)
-        entered = was == NO_INDEX and not installed
-        plane.anti_entropy.role_taken(
-            partition, doubtful=index > 0 and (primary_changed or entered)
-        )
+        plane.anti_entropy.role_taken(partition)
         plane.refresh_targets(partition)
         if was_primary:
             self._release_former(partition, former_backups)

@@ -1,0 +1,1 @@
+"""Benchmarks that need nothing but this package; ``whimbrel bench`` runs them."""

@@ -1,0 +1,114 @@
+"""What a member's message must satisfy beyond the types of its fields, before a room sees it.
+
+A room trusts that partitions exist, that members have uuids and that a list names each once: for
+our own messages that always holds. Bytes from elsewhere are held against it here, so a message
+that breaks it costs its sender the connection and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from whimbrel.core import messages as m
+from whimbrel.core.ids import BACKUP_COUNT_MAX
+from whimbrel.core.messages import Message
+from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
+from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, VALUE_BYTES_MAX
+from whimbrel.errors import ProtocolError
+from whimbrel.wire.uuids import uuid_bytes
+
+MEMBERS_MAX = 65_000
+"""Members of one list; a table image numbers them with 16 bits."""
+CLOCK_MAX = 2**62
+"""Greatest number of a registry entry that is believed; later ones must still fit."""
+KEY_LENGTH_MAX = 1_000
+"""Longest key of a registry entry, in characters."""
+
+_decode_backups = msgspec.msgpack.Decoder(tuple[int, int]).decode
+_decode_schema = msgspec.msgpack.Decoder(tuple[str, list[tuple[str, int]]]).decode
+
+
+def vet(message: Message, partition_count: int) -> None:
+    """Refuse a message that no member of ours would send.
+
+    Raises:
+        ProtocolError: It names a partition that does not exist, a member without a uuid or twice,
+            or a registry entry that means nothing. Its ``reason`` says which.
+    """
+    check = _CHECKS.get(type(message))
+    if check is not None:
+        check(message, partition_count)
+
+
+def _demand(condition: bool, sentence: str, reason: str) -> None:
+    if not condition:
+        raise ProtocolError(sentence, reason=reason)
+
+
+def _check_member(info: MemberInfo) -> None:
+    try:
+        uuid_bytes(info.id)
+    except ProtocolError as error:
+        raise ProtocolError(f"a member's id: {error}", reason="member_id") from None
+
+
+def _check_join(message: m.JoinRequested, _: int) -> None:
+    _check_member(message.joiner)
+    _demand(message.joiner.address.port > 0, "a joiner without a port", "member_address")
+
+
+def _check_list(members: MemberList) -> None:
+    _demand(len(members.members) <= MEMBERS_MAX, "too many members in a list", "member_list")
+    ids = members.ids()
+    _demand(len(dict.fromkeys(ids)) == len(ids), "a list names a member twice", "member_list")
+    for info in members.members:
+        _check_member(info)
+    if members.cluster_id:
+        uuid_bytes(members.cluster_id)
+
+
+def _check_migrations(migrations: Iterable[MigrationInfo], partition_count: int) -> None:
+    for migration in migrations:
+        pid = migration.partition_id
+        _demand(0 <= pid < partition_count, f"there is no partition {pid}", "partition_id")
+
+
+def _check_entries(message: m.RegistryTold, _: int) -> None:
+    for entry in message.entries:
+        _demand(0 <= entry.clock <= CLOCK_MAX, "an impossible registry clock", "registry_entry")
+        _demand(0 < len(entry.key) <= KEY_LENGTH_MAX, "a registry key's length", "registry_entry")
+        _demand(len(entry.value) <= VALUE_BYTES_MAX, "a registry value's length", "registry_entry")
+        try:
+            if entry.kind == MAP_KIND:
+                counts = _decode_backups(entry.value)
+                good = min(counts) >= 0 and sum(counts) <= BACKUP_COUNT_MAX
+                _demand(good, f"a map with {counts} backups", "registry_entry")
+            elif entry.kind == SCHEMA_KIND:
+                _decode_schema(entry.value)
+            else:
+                raise ProtocolError("a registry entry of unknown kind", reason="registry_entry")
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise ProtocolError("a registry value of no form", reason="registry_entry") from None
+
+
+_CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
+    m.JoinRequested: _check_join,
+    m.MembersPublished: lambda message, _: _check_list(message.list),
+    m.ClaimAnswered: lambda message, _: _check_list(message.list),
+    m.RegistryTold: _check_entries,
+    m.TablePublished: lambda message, n: _check_migrations(message.completed, n),
+    m.StateAnswered: lambda message, n: _check_migrations((*message.completed, *message.active), n),
+    m.MigrationRequested: lambda message, n: _check_migrations(
+        (message.migration, *message.completed), n
+    ),
+    m.MigrationCommitRequested: lambda message, n: _check_migrations(
+        (message.migration, *message.completed), n
+    ),
+    m.PromotionRequested: lambda message, n: _check_migrations(message.migrations, n),
+    m.FragmentSent: lambda message, n: _check_migrations(
+        (message.migration, *message.completed), n
+    ),
+}

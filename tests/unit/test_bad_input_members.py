@@ -1,0 +1,284 @@
+"""Bad input on the ports between members, by the numbers of the checklist.
+
+A stranger that greets like a member may send anything; so may a member whose bytes are damaged.
+What no member of ours would send is refused before a room sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.engine_pump import Node, Pump, member_id
+
+from whimbrel.core import messages as m
+from whimbrel.core.ids import Address, MemberId, PartitionId
+from whimbrel.core.messages import Message
+from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, MigrationKind, Step
+from whimbrel.core.stimuli import Received
+from whimbrel.errors import ProtocolError
+from whimbrel.serving.vetting import CLOCK_MAX, vet
+from whimbrel.wire.links import (
+    BACKUPS,
+    FORWARD_REPLY,
+    GREETING,
+    KIND_MAX,
+    MESSAGE,
+    SCATTER_REPLY,
+    FrameSplitter,
+    Greeting,
+    decode_greeting,
+    decode_message,
+    encode_message,
+)
+from whimbrel.wire.serialization import to_data
+
+STRANGER = member_id(77)
+PLACE = Address("127.0.0.1", 9)
+
+
+@pytest.fixture
+def pump() -> Pump:
+    pump = Pump()
+    pump.form(2)
+    return pump
+
+
+def info(member: str = STRANGER, address: Address = PLACE, **fields: Any) -> MemberInfo:
+    return MemberInfo(MemberId(member), address, **fields)
+
+
+def join(joiner: MemberInfo, cluster: str = "dev", partitions: int = 7) -> m.JoinRequested:
+    return m.JoinRequested(cluster, partitions, joiner)
+
+
+def say(node: Node, message: Message, sender: str = STRANGER) -> None:
+    """A message arrives as bytes, as at a real member."""
+    node.handle(Received(MemberId(sender), PLACE, decode_message(encode_message(message))))
+
+
+def state(pump: Pump) -> list[object]:
+    """What a refused message may not change."""
+    members = [node.engine.member for node in pump.living()]
+    return [
+        (member.ctx.members, tuple(member.migrations.table.rows), member.registry.structures())
+        for member in members
+    ]
+
+
+def test_a_forged_age_makes_nobody_older(pump: Pump) -> None:
+    """Goal: reliability 5.20: who comes last stands last, whatever start it claims."""
+    master = pump.nodes[0]
+    say(master, join(info(started_us=-(2**63), version="0")))
+    pump.run(2)
+    assert master.engine.member.ctx.members.ids()[:2] == (member_id(1), member_id(2))
+    assert master.engine.member.ctx.is_master
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        join(info(), cluster="other"),
+        join(info(), partitions=271),
+        join(info(), partitions=-1),
+        join(info(member_id(1))),
+        join(info(member_id(2))),
+        join(info(address=Address("127.0.0.1", 5701))),
+    ],
+)
+def test_joins_that_are_refused(pump: Pump, request_: m.JoinRequested) -> None:
+    """Goal: reliability 5.20: another cluster, another partition count, an id or an address that
+    is taken: refused in words, noted, and nothing changes.
+    """
+    before = state(pump)
+    say(pump.nodes[0], request_)
+    refusals = [note for note in pump.nodes[0].notes if note.kind == "join_refused"]
+    pump.run(3)
+    assert state(pump) == before
+    assert len(refusals) == (0 if request_.joiner.id == member_id(1) else 1) or refusals
+
+
+@pytest.mark.parametrize(
+    ("joiner", "reason"),
+    [
+        (info(""), "member_id"),
+        (info("x"), "member_id"),
+        (info("z" * 36), "member_id"),
+        (info(address=Address("127.0.0.1", 0)), "member_address"),
+        (info(address=Address("127.0.0.1", -1)), "message"),
+        (info(address=Address("127.0.0.1", 65_536)), "message"),
+        (info(address=Address("h" * 256, 1)), "message"),
+        (info(zone="z" * 256), "message"),
+        (info(version="5" * 256), "message"),
+    ],
+)
+def test_joiners_that_cannot_be(pump: Pump, joiner: MemberInfo, reason: str) -> None:
+    """Goal: reliability 5.20: an identity that is no uuid, an address that nobody can have and
+    texts without measure are refused before the list sees them.
+    """
+    before = state(pump)
+    with pytest.raises(ProtocolError) as refused:
+        say(pump.nodes[0], join(joiner))
+    assert refused.value.reason == reason
+    pump.run(3)
+    assert state(pump) == before
+
+
+def test_a_strange_version_is_shown_as_zero(pump: Pump) -> None:
+    """Goal: reliability 5.20: a version of no numbers harms no client's view of the members."""
+    client = pump.client(pump.nodes[0])
+    client.call("Client.addClusterViewListener")
+    for number, version in enumerate(("\u00b2.\u0663.1", "999999.1", "", "...."), 20):
+        joiner = info(member_id(number), Address("127.0.0.1", 6000 + number), version=version)
+        say(pump.nodes[0], join(joiner))
+    pump.run(1.5)
+    assert len(pump.nodes[0].engine.member.ctx.members.members) == 6
+    assert client.events
+
+
+MIGRATION = MigrationInfo(
+    "m1",
+    PartitionId(7),
+    Step(MigrationKind.MOVE, member_id(1), member_id(2), 0, -1, -1, 0),
+    member_id(1),
+    3,
+)
+IMAGE = m.TableImage((), (), (), b"")
+ENTRY = m.RegistryEntry("map", "x", 1, STRANGER, True, b"\x92\x01\x00")
+TWICE = MemberList(9, (info(), info(address=Address("127.0.0.1", 10))))
+
+
+def told(**fields: Any) -> m.RegistryTold:
+    return m.RegistryTold(1, (msgspec.structs.replace(ENTRY, **fields),))
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (m.MigrationRequested(MIGRATION, ()), "partition_id"),
+        (m.MigrationCommitRequested(MIGRATION, ()), "partition_id"),
+        (m.PromotionRequested(1, (MIGRATION,), IMAGE), "partition_id"),
+        (m.FragmentSent(MIGRATION, 0, (), False), "partition_id"),
+        (m.TablePublished(1, IMAGE, (MIGRATION,), False), "partition_id"),
+        (m.StateAnswered(1, IMAGE, (MIGRATION,), ()), "partition_id"),
+        (m.MembersPublished(TWICE), "member_list"),
+        (m.MembersPublished(MemberList(9, (info("x"),))), "member_id"),
+        (m.MembersPublished(MemberList(9, (info(),), "no uuid")), "malformed"),
+        (told(kind="queue"), "registry_entry"),
+        (told(value=b""), "registry_entry"),
+        (told(value=b"\x92\x05\x05"), "registry_entry"),
+        (told(value=b"\x92\xff\x00"), "registry_entry"),
+        (told(key=""), "registry_entry"),
+        (told(clock=CLOCK_MAX + 1), "registry_entry"),
+        (told(clock=-1), "registry_entry"),
+        (told(kind="schema"), "registry_entry"),
+    ],
+)
+def test_messages_that_no_member_sends(pump: Pump, message: Message, reason: str) -> None:
+    """Goal: reliability 5.20-5.22: partitions that do not exist, lists that name somebody twice
+    and registry entries of no form are refused, whoever sends them, and change nothing.
+    """
+    before = state(pump)
+    for sender in (STRANGER, member_id(2)):
+        with pytest.raises(ProtocolError) as refused:
+            say(pump.nodes[0], message, sender)
+        assert refused.value.reason == reason
+    pump.run(1)
+    assert state(pump) == before
+
+
+def test_good_messages_pass() -> None:
+    """Goal: vetting refuses nothing that members do say."""
+    for message in (join(info()), m.RegistryTold(1, (ENTRY,)), m.MigrationRequested(MIGRATION, ())):
+        vet(message, 8)
+
+
+def test_replies_that_nobody_asked_for(pump: Pump) -> None:
+    """Goal: reliability 5.7: an answer to no call is ignored and counted."""
+    node = pump.nodes[0]
+    for kind in (FORWARD_REPLY, SCATTER_REPLY):
+        for payload in (bytes(12), b"\xff" * 40):
+            node.engine.peer_frame(member_id(2), kind, payload, pump.now_us, pump.wall_ms)
+    assert node.engine.metrics()["replies_unasked_total"] == 4
+    assert node.engine.take_outputs() == []
+
+
+def test_frames_of_members_have_measure() -> None:
+    """Goal: reliability 5.1, 5.2: length 0, 2 GiB and unknown kinds break the link, by reason."""
+    for data, reason in (
+        (bytes(5), "frame_length"),
+        (b"\xff\xff\xff\xff\x01", "frame_length"),
+        (b"\x02\0\0\0" + bytes((KIND_MAX + 1,)), "frame_kind"),
+    ):
+        splitter = FrameSplitter()
+        with pytest.raises(ProtocolError) as refused:
+            splitter.feed(data)
+        assert refused.value.reason == reason
+        assert splitter.pending_bytes == 0
+    with pytest.raises(ProtocolError) as refused:
+        decode_greeting(b"\x93")
+    assert refused.value.reason == "greeting"
+    good = msgspec.msgpack.encode(Greeting("dev", info(), "gossip"))
+    with pytest.raises(ProtocolError) as refused:
+        decode_greeting(good)
+    assert refused.value.reason == "greeting"
+    assert GREETING == 0
+
+
+def recorded(pump: Pump) -> list[tuple[Node, Node, int, bytes]]:
+    """Every frame that some work makes members send to each other: from, to, kind, payload."""
+    frames: list[tuple[Node, Node, int, bytes]] = []
+    deliver = pump._deliver
+
+    def listen(sender: Node, to: Any, kind: int, payload: Any) -> None:
+        if kind != MESSAGE:
+            frames.append((sender, next(n for n in pump.nodes if n.id == to), kind, payload))
+        deliver(sender, to, kind, payload)
+
+    pump._deliver = listen  # type: ignore[method-assign]
+    client = pump.client(pump.nodes[0])
+    client.call(
+        "Map.addEntryListener", name="m", include_value=True, listener_flags=255, local_only=False
+    )
+    for number in range(14):
+        fields = {"name": "m", "key": to_data(number), "value": to_data(number)}
+        client.call("Map.put", number % 7, **fields, thread_id=1, ttl=-1)
+    client.call("Map.entrySet", name="m")
+    client.call("Map.clear", name="m")
+    pump._deliver = deliver  # type: ignore[method-assign]
+    return frames
+
+
+@pytest.mark.parametrize("is_stranger", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_frames_break_the_link_only(pump: Pump, seed: int, is_stranger: bool) -> None:
+    """Goal: reliability 5.9, 5.22: damaged backups, acknowledgements, forwards, whole-map calls
+    and notices raise a ProtocolError or nothing; those of a stranger hinder nobody. Method:
+    seeded changes of recorded frames.
+    """
+    rng = random.Random(seed)
+    frames = recorded(pump)
+    assert {kind for _, _, kind, _ in frames} >= {BACKUPS, 3, 4, 5, 6, 7, 8}
+    for _ in range(300):
+        sender, to, kind, payload = rng.choice(frames)
+        data = bytearray(payload)
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(data) + 1)
+            change = rng.random()
+            if change < 0.5:
+                data[at : at + 1] = bytes((rng.choice((0, 1, 127, 128, 255)),))
+            elif change < 0.8:
+                del data[at : at + rng.randint(1, 60)]
+            else:
+                data[at : at + 4] = b"\xff\xff\xff\x7f"
+        peer = MemberId(STRANGER) if is_stranger else sender.id
+        with contextlib.suppress(ProtocolError):
+            to.engine.peer_frame(peer, kind, bytes(data), pump.now_us, pump.wall_ms)
+        to.carry_out()
+        pump.settle()
+    pump.run(1)
+    if is_stranger:
+        assert pump.client(pump.nodes[0], number=9).call("Map.size", name="fresh") == 0
