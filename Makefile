@@ -22,8 +22,8 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 check: setup  ## format, lint, types, architecture, unit, property, scenario: before every commit
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks scripts
+	$(BIN)/ruff check src tests benchmarks scripts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST) -q tests/unit tests/property tests/scenario
@@ -40,11 +40,11 @@ demo: setup  ## the main job: Spark loads real data while members come, die and 
 	$(BIN)/whimbrel demo --out build/demo
 
 soak: setup  ## fresh simulator seeds for as long as SOAK_S says (default 600 s)
-	$(BIN)/whimbrel sim --soak $${SOAK_S:-600}
+	$(BIN)/python scripts/soak.py $${SOAK_S:-600}
 
 format: setup  ## rewrite the sources in the house format
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks scripts
+	$(BIN)/ruff format src tests benchmarks scripts
 
 clean:  ## remove what was built, not the virtual environment
 	rm -rf build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,8 +3,8 @@
 Runs what ``whimbrel start`` runs, admin server included, and speaks the protocol of the peer
 harness besides: ``await-safe MEMBERS TIMEOUT_MS``, ``reset``, ``stats``, ``table``, ``memory``,
 ``shutdown``; each is answered by one line whose ``event`` is the command's name. When stdin ends
-the process ends too: it must not outlive the harness. With ``WHIMBREL_PROFILE`` set to a folder, the
-loop's thread is profiled from the start on and a ``profile`` command writes the figures there.
+the process ends too: it must not outlive the harness. With ``WHIMBREL_PROFILE`` set to a folder,
+the loop's thread is profiled from the start on and a ``profile`` command writes the figures there.
 
     python benchmarks/member_process.py port=15701 cluster=peers backups=1 members=H:P,... [KEY=V]
 """

@@ -237,3 +237,24 @@ def test_a_peer_that_does_not_read_is_cut() -> None:
         await b.end()
 
     run(scenario)
+
+
+def test_a_peer_that_reads_is_not_cut_by_much_at_once() -> None:
+    """Goal: more than the limit in one turn is no reason to break the link: it would all be sent
+    again, and be too much again. Method: several times the limit, to a peer that reads.
+    """
+
+    async def scenario() -> None:
+        a, b = FakeNode("a", link_backlog_bytes_max=1 << 20), FakeNode("b")
+        a.links.want(MemberId("b"), await b.listen())
+        await until(lambda: a.links.gauges()["links_standing"], "the link")
+        for _ in range(6):
+            a.links.send(MemberId("b"), "data", wire.BACKUPS, bytes(1 << 20))
+        a.links.flush()
+        await until(lambda: len(b.fake.frames) == 6, "all frames")
+        assert "links_cut_by_backlog" not in a.counters
+        assert "links_lost" not in a.counters
+        await a.end()
+        await b.end()
+
+    run(scenario)

@@ -55,7 +55,8 @@ class Storm:
             pump.start()
         elif chance < 0.13 and len(pump.living()) > 2:
             self.settle()
-            pump.kill(self.rng.choice(pump.living()))
+            if len(pump.living()) > 1:  # leavers may have gone meanwhile
+                pump.kill(self.rng.choice(pump.living()))
         elif chance < 0.18 and len(staying) > 1:
             node = self.rng.choice(staying)
             self.leaving.append(node)

@@ -145,12 +145,12 @@ def test_the_budget_counts_between_safe_points() -> None:
     budget.lose(1, "m1")
     budget.shrunk(2)
     assert not budget.may_lose(2)
-    assert not budget.overdrawn
+    assert (budget.losses, budget.overdrawn) == (1, False)
     budget.lose(2, "m2")
-    assert budget.overdrawn
-    budget = FailureBudget(3, Trace())
-    budget.safe_point(1)
-    assert not budget.may_lose(1)
+    assert (budget.losses, budget.overdrawn) == (2, True)
+    alone = FailureBudget(3, Trace())
+    alone.safe_point(1)
+    assert not alone.may_lose(1)
 
 
 def test_values_say_where_they_come_from() -> None:

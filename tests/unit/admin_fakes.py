@@ -27,6 +27,7 @@ class FakeNode:
         self.pump = pump
         self.node = node
         self.notes: list[Note] = []
+        self.counters: dict[str, int] = {}
         self.events: list[dict[str, object]] = []
         self.silent: dict[MemberId, None] = {}
         """Members whose answers do not come."""
@@ -52,6 +53,12 @@ class FakeNode:
 
     def note(self, note: Note) -> None:
         self.notes.append(note)
+
+    def count(self, name: str) -> None:
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+    def hint(self, kind: str, **fields: str | int) -> None:
+        self.note(Note("warning", kind, dict(fields)))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work)

@@ -115,6 +115,8 @@ class Net:
         self.now_us = SECOND
         self.hosts: list[Host] = []
         self.cuts: dict[tuple[Address, Address], None] = {}
+        self.lost: Callable[[Host, Host, Message], bool] = lambda source, target, message: False
+        """Which messages over links never arrive, beside those lost by chance."""
         self.respawn = False
         """Whether an expelled process is followed by a fresh one on its address."""
         self.hold_leavers = False
@@ -280,7 +282,7 @@ class Net:
         target = self.listening(address)
         if (host.address, address) in self.cuts or target is None:
             return
-        if self.random.random() < self.loss:
+        if self.random.random() < self.loss or self.lost(host, target, message):
             return
         due_us = max(self._last_us.get((host, address), 0), self.now_us + self._delay())
         self._last_us[host, address] = due_us

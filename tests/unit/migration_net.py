@@ -328,6 +328,11 @@ class Net:
         if until_us is not None:
             self.now_us = until_us
 
+    def run_sending(self, count: int) -> None:
+        """Run until more than so many further messages were sent."""
+        limit = len(self.trace) + count
+        self.run(stop=lambda: len(self.trace) > limit)
+
     def run_for(self, seconds: float) -> None:
         self.run(self.now_us + int(seconds * SECOND))
 

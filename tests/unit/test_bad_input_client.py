@@ -215,11 +215,13 @@ def test_nothing_is_taken_before_authentication(node: Node) -> None:
     assert node.pump.client(node, number=3).call("Map.size", name="m") == 0
 
 
-def test_a_correlation_id_used_twice_gets_both_answers(node: Node) -> None:
+def test_a_correlation_id_used_twice_gets_both_answers(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Goal: reliability 5.7: ids are the client's affair: each request is answered by itself."""
     client = node.pump.client(node)
     got: list[bytes] = []
-    client.receive = got.append  # type: ignore[method-assign]
+    monkeypatch.setattr(client, "receive", got.append)
     put = {"name": "m", "key": KEY, "thread_id": 1, "ttl": -1}
     for value in (to_data(1), to_data(2)):
         client.send(encode_request("Map.put", 7, 3, **put, value=value))
@@ -385,7 +387,7 @@ def test_a_client_that_never_reads_is_cut(node: Node) -> None:
     assert node.pump.client(node, number=3).call("Map.size", name="m") == 0
 
 
-def test_every_request_survives_hostile_fields() -> None:
+def test_every_request_survives_hostile_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: reliability 5.5-5.10: whatever stands in a well-formed request of any type, there is
     an answer, an error or nothing, never the end of the member. Method: every type of the table
     with extreme numbers, odd names and tiny values, on a member of two.
@@ -393,7 +395,7 @@ def test_every_request_survives_hostile_fields() -> None:
     pump = Pump(quick_settings())
     pump.form(2)
     client = pump.client(pump.nodes[0])
-    client.receive = lambda data: None  # type: ignore[method-assign]
+    monkeypatch.setattr(client, "receive", lambda data: None)
     numbers = (0, -1, 2**31 - 1, -(2**31))
     correlation = 10
     for shape in SHAPES.values():

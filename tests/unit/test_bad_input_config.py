@@ -121,7 +121,7 @@ def test_there_is_no_secret_to_lose() -> None:
     bring the checks of its file with it, then this test changes.
     """
     assert not [row for row in describe() if any(word in str(row["key"]) for word in SECRETS)]
-    with pytest.raises(ConfigError, match="network.insecure"):
+    with pytest.raises(ConfigError, match=r"network\.insecure"):
         load(flags=[split_setting("network.host=192.0.2.1")])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 from typing import Any
 
 import msgspec
@@ -20,9 +21,13 @@ from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, MigrationKind, Step
 from whimbrel.core.stimuli import Received
 from whimbrel.errors import ProtocolError
+from whimbrel.serving.calls import ANSWER_BYTES_MAX, CALL_BYTES_PER_MEMBER_MAX
+from whimbrel.serving.outputs import ToPeer
 from whimbrel.serving.vetting import CLOCK_MAX, vet
+from whimbrel.wire.codec import encode_request
 from whimbrel.wire.links import (
     BACKUPS,
+    FORWARD,
     FORWARD_REPLY,
     GREETING,
     KIND_MAX,
@@ -142,7 +147,7 @@ def test_a_strange_version_is_shown_as_zero(pump: Pump) -> None:
 MIGRATION = MigrationInfo(
     "m1",
     PartitionId(7),
-    Step(MigrationKind.MOVE, member_id(1), member_id(2), 0, -1, -1, 0),
+    Step(MigrationKind.MOVE, member_id(1), member_id(2)),
     member_id(1),
     3,
 )
@@ -167,6 +172,8 @@ def told(**fields: Any) -> m.RegistryTold:
         (m.MembersPublished(TWICE), "member_list"),
         (m.MembersPublished(MemberList(9, (info("x"),))), "member_id"),
         (m.MembersPublished(MemberList(9, (info(),), "no uuid")), "malformed"),
+        (m.JoinersTold((info("x"),)), "member_id"),
+        (m.JoinersNoted((info(), info("x"))), "member_id"),
         (told(kind="queue"), "registry_entry"),
         (told(value=b""), "registry_entry"),
         (told(value=b"\x92\x05\x05"), "registry_entry"),
@@ -206,6 +213,43 @@ def test_replies_that_nobody_asked_for(pump: Pump) -> None:
     assert node.engine.take_outputs() == []
 
 
+def test_a_member_that_asks_more_than_it_takes(pump: Pump) -> None:
+    """Goal: reliability 5.23 between members: answers that the caller has not confirmed are
+    bounded; its further calls wait, in order, and run as it confirms. Method: 100 forwarded
+    requests for a value of 1 MiB at once, confirmed in two steps.
+    """
+    node = pump.nodes[1]
+    pid = next(part.pid for part in node.engine.member.dataplane.partitions if part.is_primary)
+    fields: dict[str, Any] = {"name": "m", "key": to_data(1), "thread_id": 1}
+    value = to_data(bytes(1024 * 1024))
+    pump.client(node).call("Map.set", pid, **fields, value=value, ttl=-1)
+    request = encode_request("Map.get", 9, pid, **fields)
+
+    def call(number: int, floor: int, body: bytes = b"\x01" + request) -> None:
+        payload = struct.pack("<IQQ", 99, number, floor) + body
+        node.engine.peer_frame(MemberId(STRANGER), FORWARD, payload, pump.now_us, pump.wall_ms)
+
+    def answered() -> list[int]:
+        outputs = node.engine.take_outputs()
+        replies = [o for o in outputs if isinstance(o, ToPeer) and o.kind == FORWARD_REPLY]
+        payloads = [reply.payload for reply in replies if isinstance(reply.payload, bytes)]
+        return [struct.unpack_from("<IQ", payload)[1] for payload in payloads]
+
+    for number in range(1, 101):
+        call(number, 1)
+    first = answered()
+    assert first == list(range(1, len(first) + 1))
+    assert 30 <= len(first) <= 34
+    assert node.engine.metrics()["calls_held"] == 100 - len(first)
+    call(0, 21, b"")
+    second = answered()
+    assert second == list(range(len(first) + 1, len(first) + 21))
+    while second[-1] < 100:
+        call(0, second[-1] + 1, b"")
+        second = answered()
+    assert node.engine.metrics()["calls_held"] == 0
+
+
 def test_frames_of_members_have_measure() -> None:
     """Goal: reliability 5.1, 5.2: length 0, 2 GiB and unknown kinds break the link, by reason."""
     for data, reason in (
@@ -228,7 +272,7 @@ def test_frames_of_members_have_measure() -> None:
     assert GREETING == 0
 
 
-def recorded(pump: Pump) -> list[tuple[Node, Node, int, bytes]]:
+def recorded(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Node, Node, int, bytes]]:
     """Every frame that some work makes members send to each other: from, to, kind, payload."""
     frames: list[tuple[Node, Node, int, bytes]] = []
     deliver = pump._deliver
@@ -238,7 +282,7 @@ def recorded(pump: Pump) -> list[tuple[Node, Node, int, bytes]]:
             frames.append((sender, next(n for n in pump.nodes if n.id == to), kind, payload))
         deliver(sender, to, kind, payload)
 
-    pump._deliver = listen  # type: ignore[method-assign]
+    monkeypatch.setattr(pump, "_deliver", listen)
     client = pump.client(pump.nodes[0])
     client.call(
         "Map.addEntryListener", name="m", include_value=True, listener_flags=255, local_only=False
@@ -248,19 +292,21 @@ def recorded(pump: Pump) -> list[tuple[Node, Node, int, bytes]]:
         client.call("Map.put", number % 7, **fields, thread_id=1, ttl=-1)
     client.call("Map.entrySet", name="m")
     client.call("Map.clear", name="m")
-    pump._deliver = deliver  # type: ignore[method-assign]
+    monkeypatch.undo()
     return frames
 
 
 @pytest.mark.parametrize("is_stranger", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_damaged_frames_break_the_link_only(pump: Pump, seed: int, is_stranger: bool) -> None:
+def test_damaged_frames_break_the_link_only(
+    pump: Pump, monkeypatch: pytest.MonkeyPatch, seed: int, is_stranger: bool
+) -> None:
     """Goal: reliability 5.9, 5.22: damaged backups, acknowledgements, forwards, whole-map calls
     and notices raise a ProtocolError or nothing; those of a stranger hinder nobody. Method:
     seeded changes of recorded frames.
     """
     rng = random.Random(seed)
-    frames = recorded(pump)
+    frames = recorded(pump, monkeypatch)
     assert {kind for _, _, kind, _ in frames} >= {BACKUPS, 3, 4, 5, 6, 7, 8}
     for _ in range(300):
         sender, to, kind, payload = rng.choice(frames)
@@ -282,3 +328,25 @@ def test_damaged_frames_break_the_link_only(pump: Pump, seed: int, is_stranger: 
     pump.run(1)
     if is_stranger:
         assert pump.client(pump.nodes[0], number=9).call("Map.size", name="fresh") == 0
+
+
+def test_calls_that_wait_have_measure(pump: Pump) -> None:
+    """Goal: reliability 5.23 between members: calls that wait here are bounded in bytes too; no
+    caller of ours has so much under way.
+    """
+    calls = pump.nodes[0].engine.server.calls
+    peer = MemberId(STRANGER)
+    head = struct.Struct("<IQQ")
+    assert calls.take_request(peer, head.pack(1, 1, 1)) == (1, b"")
+    calls.answer(peer, 1, FORWARD_REPLY, bytes(ANSWER_BYTES_MAX + 1))
+    body = bytes(CALL_BYTES_PER_MEMBER_MAX // 2 + 1)
+    assert calls.hold(peer, FORWARD, 2, body)
+    assert calls.hold(peer, FORWARD, 3, body)
+    with pytest.raises(ProtocolError) as refused:
+        calls.hold(peer, FORWARD, 4, b"")
+    assert refused.value.reason == "overload"
+    with pytest.raises(ProtocolError):
+        calls.take_request(peer, head.pack(1, 5, 6))
+    assert calls.take_held(peer) is None
+    assert calls.take_request(peer, head.pack(1, 0, 2)) is None
+    assert calls.take_held(peer) == (FORWARD, 2, body)

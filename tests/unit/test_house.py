@@ -44,7 +44,8 @@ def test_sizes_and_words(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_sources_are_documented_and_safe(path: Path) -> None:
     """Goal: every module says what it knows; no source loads objects that can run code; no bare
-    assert. Method: parse each."""
+    assert. Method: parse each.
+    """
     text = path.read_text()
     tree = ast.parse(text)
     assert ast.get_docstring(tree), "module without a docstring"
@@ -59,7 +60,8 @@ def test_sources_are_documented_and_safe(path: Path) -> None:
 )
 def test_no_decision_depends_on_set_order(path: Path) -> None:
     """Goal: the core is deterministic. Method: no ``for`` and no comprehension iterates a set
-    display, a ``set(...)`` call or a set comprehension directly."""
+    display, a ``set(...)`` call or a set comprehension directly.
+    """
     bad = []
     for node in ast.walk(ast.parse(path.read_text())):
         source = node.iter if isinstance(node, ast.For | ast.comprehension) else None

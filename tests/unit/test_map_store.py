@@ -10,6 +10,7 @@ from whimbrel.core.structures.map_store import SCAN_END, SCAN_IDLE_MS, MapStore
 from whimbrel.core.structures.record import (
     NEVER_MS,
     RECORD_BYTES,
+    UNSET,
     make_timing,
     same_value,
     split_key,
@@ -55,6 +56,7 @@ def test_put_get_remove() -> None:
     assert view is not None
     assert (view.created_ms, view.updated_ms, view.version) == (10, 20, 1)
     assert (view.expires_ms, view.ttl_ms, view.max_idle_ms) == (NEVER_MS, 0, 0)
+    assert (view.hits, view.last_access_ms) == (UNSET, UNSET) == (-1, -1)
     assert view.key == bytes(4) + key(1) and view.value == value(22)
     assert store.bytes_used == len(key(1)) + len(value(22))
     assert store.remove(key(1))[0] is not None and store.remove(key(1))[0] is None
@@ -77,10 +79,22 @@ def test_a_partition_hash_is_remembered_but_not_compared() -> None:
     assert same_value(b"\0\0\0\1" + b"same", b"\0\0\0\2" + b"same")
 
 
+def test_last_access_is_known_where_idleness_is_limited() -> None:
+    """A read moves the last access of an entry with a limit on idleness; hits are not kept."""
+    store = MapStore()
+    store.put(key(1), value(1), 1_000, make_timing(0, 500, 1_000))
+    for now_ms in (1_000, 1_300):
+        assert store.get(key(1), now_ms) == value(1)
+        view = store.entry_view(key(1), now_ms)
+        assert view is not None and (view.hits, view.last_access_ms) == (UNSET, now_ms)
+
+
 def test_time_to_live_counts_from_the_write() -> None:
     """An entry is invisible from the very millisecond on, is swept once, and can come back."""
     store = MapStore()
     store.put(key(1), value(1), 1_000, make_timing(500, 0, 1_000))
+    seen = store.entry_view(key(1), 1_499)
+    assert seen is not None and (seen.ttl_ms, seen.last_access_ms) == (500, UNSET)
     assert store.get(key(1), 1_499) == value(1) and store.size(1_499) == 1
     assert store.get(key(1), 1_500) is None and store.size(1_500) == 0
     assert not store.contains(key(1), 1_500) and store.is_expired(key(1), 1_500)
@@ -98,9 +112,9 @@ def test_reading_keeps_an_idle_entry_alive() -> None:
     store.put(key(1), value(1), 0, make_timing(0, 100, 0))
     store.put(key(2), value(2), 0, make_timing(250, 100, 0))
     assert store.sweep_expired(10, 9) == []
-    for now in range(50, 250, 50):
-        assert store.get(key(1), now) and store.contains(key(2), now)
-        assert store.sweep_expired(now, 9) == []
+    for now_ms in range(50, 250, 50):
+        assert store.get(key(1), now_ms) and store.contains(key(2), now_ms)
+        assert store.sweep_expired(now_ms, 9) == []
     assert [v for _, v, _ in store.sweep_expired(250, 9)] == [value(2)]
     assert store.get(key(1), 299) == value(1)
     assert [v for _, v, _ in store.sweep_expired(399, 9)] == [value(1)]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
-from tests.unit.membership_net import SECOND, SETTINGS, Host, Net
+from tests.unit.membership_net import SECOND, SETTINGS, Host, Net, address_of, with_settings
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import (
     ClaimRequested,
     Heartbeat,
+    JoinersNoted,
+    JoinersTold,
     MembersPublished,
     SuspicionTold,
 )
-from whimbrel.core.model import MemberList
+from whimbrel.core.model import MemberInfo, MemberList
 
 TIMEOUT_US = SETTINGS.heartbeat_timeout_us
 
@@ -101,12 +104,14 @@ def test_an_older_list_version_in_a_heartbeat_brings_the_list_again() -> None:
     """
     net = Net()
     hosts = net.cluster(2)
-    net.cut([hosts[0]], [hosts[1]])
+    net.lost = lambda source, target, message: (
+        target is hosts[1] and isinstance(message, MembersPublished)
+    )
     joiner = net.start(3, (1,))
     net.run_until(lambda: joiner.joined)
     net.run(SECOND // 2)
     assert not hosts[1].ctx.is_member(joiner.id)
-    net.heal()
+    net.lost = lambda source, target, message: False
     net.run_until(net.agreed, 2 * SECOND)
 
 
@@ -291,13 +296,146 @@ def test_a_newer_list_shown_in_an_answer_wins() -> None:
     """
     net = Net()
     hosts = net.cluster(3)
-    net.cut([hosts[0]], [hosts[1]])
+    net.lost = lambda source, target, message: (
+        source is hosts[0] and target is hosts[1] and isinstance(message, MembersPublished)
+    )
     joiner = net.start(4, (1,))
     net.run_until(lambda: joiner.joined and hosts[2].ctx.is_member(joiner.id))
     assert not hosts[1].ctx.is_member(joiner.id)
     net.kill(hosts[0])
     net.run_until(lambda: net.agreed([*hosts[1:], joiner]), 5 * SECOND)
     assert hosts[1].ctx.is_master
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("later_us", [0, 1_000, 20_000])
+def test_a_joiner_outlives_the_master_that_alone_knew_it(count: int, later_us: int) -> None:
+    """Goal: an admission is not lost with its master (M5). Method: the list that admits a joiner
+    reaches the joiner only, then the master dies; the claimant asks the joiner and takes its list.
+    """
+    for seed in range(5):
+        net = Net(seed)
+        hosts = net.cluster(count)
+        net.lost = lambda source, target, message: (
+            source is hosts[0]  # noqa: B023
+            and target in hosts  # noqa: B023
+            and isinstance(message, MembersPublished)
+        )
+        joiner = net.start(9, (1,))
+        net.run_until(lambda: joiner.joined)  # noqa: B023
+        net.run(later_us)
+        assert not any(host.ctx.is_member(joiner.id) for host in hosts[1:])
+        net.kill(hosts[0])
+        net.run_until(lambda: net.agreed([*hosts[1:], joiner]), SECOND)  # noqa: B023
+        assert hosts[1].ctx.is_master and joiner.calls == ["joined"]
+        assert hosts[1].ctx.members.ids()[-1] == joiner.id
+
+
+def test_a_joiner_that_was_not_let_in_holds_no_claim_up() -> None:
+    """Goal: a claim does not wait for joiners that have no list. Method: the master dies before
+    the window closes; one joiner lives, one is dead; then the first joins under its identity.
+    """
+    net = Net(settings=with_settings(join_window_us=SECOND, join_window_max_us=SECOND))
+    hosts = net.cluster(3)
+    joiner, dead = net.start(8, (1, 2, 3)), net.start(9, (1, 2, 3))
+    net.run(SECOND // 2)
+    net.kill(dead)
+    net.kill(hosts[0])
+    net.run_until(lambda: net.agreed(hosts[1:]), SECOND // 10)
+    net.run_until(net.agreed, 5 * SECOND)
+    assert joiner.ids == (hosts[1].id, hosts[2].id, joiner.id)
+
+
+def test_a_listed_joiner_without_the_list_agrees_to_a_claim() -> None:
+    """Goal: nor does a claim wait for a joiner that stands on a list and never got it. Method: the
+    joiner's list is lost, the master dies; the claimant keeps it, at once.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    joiner = net.start(9, (1, 2, 3))
+    net.lost = lambda source, target, message: (
+        source is hosts[0] and target is joiner and isinstance(message, MembersPublished)
+    )
+    net.run_until(lambda: all(host.ctx.is_member(joiner.id) for host in hosts))
+    assert not joiner.joined
+    net.kill(hosts[0])
+    net.run_until(lambda: net.agreed([*hosts[1:], joiner]), SECOND)
+
+
+def test_a_list_that_a_claim_overtook_is_not_installed() -> None:
+    """Goal: a joiner that told a claimant that it has no list keeps to that. Method: it is asked,
+    then the old master's list arrives; a list of the claimant, one without it, and after the claim
+    time-out, or when the claim is abandoned, any list is installed.
+    """
+    for case in range(5):
+        net = Net()
+        hosts = net.cluster(2)
+        master, claimant = hosts
+        joiner = net.start(9, (8,))
+        joiner.room.on_view_changed = None  # these lists are made up here
+        say(net, claimant, joiner, ClaimRequested(2, 7))
+        listed = (*master.ctx.members.members, joiner.ctx.me)
+        late = MemberList(5, listed)
+        say(net, master, joiner, MembersPublished(late))
+        assert not joiner.joined
+        if case == 0:
+            say(net, claimant, joiner, MembersPublished(MemberList(9, listed[1:])))
+        elif case == 1:
+            say(net, master, joiner, MembersPublished(MemberList(6, (listed[0], listed[2]))))
+        elif case == 2:
+            joiner.ctx.now_us = net.now_us = net.now_us + SETTINGS.claim_timeout_us + 1
+            say(net, master, joiner, MembersPublished(late))
+        else:
+            say(net, claimant, joiner, Heartbeat(2, (master, claimant)[case - 3].id))
+            say(net, master, joiner, MembersPublished(late))
+        assert joiner.joined == (case != 4)
+
+
+def test_nobody_is_let_in_before_everybody_knows() -> None:
+    """Goal: the claimant-to-be always knows whom to ask. Method: one member cannot hear the master;
+    a joiner waits until that member is off the list, and no longer.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    net.pause(hosts[1])
+    joiner = net.start(9, (1,))
+    net.run(TIMEOUT_US // 2)
+    assert not joiner.joined and len(hosts[0].ids) == 3
+    net.run_until(lambda: joiner.joined, TIMEOUT_US)
+    assert not joiner.ctx.is_member(hosts[1].id)
+
+
+def test_notes_count_from_members_for_the_very_process() -> None:
+    """Goal: a note is the word of one member about one process. Method: notes of a stranger and
+    about another start do not let the joiner in.
+    """
+    net = Net()
+    hosts = net.cluster(2)
+    net.lost = lambda source, target, message: isinstance(message, JoinersTold)
+    joiner = net.start(9, (1,))
+    net.run(SECOND)
+    info = joiner.ctx.me
+    say(net, joiner, hosts[0], JoinersNoted((info,)))
+    other = msgspec.structs.replace(info, started_us=info.started_us + 1)
+    say(net, hosts[1], hosts[0], JoinersNoted((other,)))
+    assert not hosts[0].ctx.is_member(joiner.id)
+    say(net, hosts[1], hosts[0], JoinersNoted((info,)))
+    assert hosts[0].ctx.is_member(joiner.id)
+
+
+def test_joiners_told_by_others_than_the_master_are_not_kept() -> None:
+    """Goal: one writer. Method: another member names a joiner; the master does; a claim looks for
+    the second only, and not after the join time-out.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    infos = [MemberInfo(MemberId(f"x{port}"), address_of(port)) for port in (8, 9)]
+    say(net, hosts[2], hosts[1], JoinersTold((infos[0],)))
+    say(net, hosts[0], hosts[1], JoinersTold((infos[1],)))
+    newcomers = hosts[1].room.newcomers
+    assert newcomers.missing_in(hosts[1].ctx.members) == [infos[1]]
+    net.run(SETTINGS.join_timeout_us + SECOND)
+    assert newcomers.missing_in(hosts[1].ctx.members) == []
 
 
 def test_a_claimant_that_was_removed_learns_it_from_an_answer() -> None:

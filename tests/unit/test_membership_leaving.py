@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.membership_net import SECOND, SETTINGS, Net, with_settings
 
+from whimbrel.core.membership.leaving import GRACE_US
 from whimbrel.core.messages import LeaveAllowed, LeaveOrdered, LeaveRequested
 from whimbrel.core.model import MemberList
 
@@ -147,8 +148,11 @@ def test_only_the_right_permission_counts() -> None:
     net.leave(leaver)
     say(0, LeaveAllowed(hosts[1].id))
     say(1, LeaveAllowed(leaver.id))
+    net.run(GRACE_US * 2)
     assert leaver.alive
     say(0, LeaveAllowed(leaver.id))
+    assert leaver.alive, "clients hear who serves now before connections end"
+    net.run(GRACE_US * 2)
     assert not leaver.alive
 
 
@@ -235,3 +239,20 @@ def test_an_ended_member_takes_no_notice() -> None:
     host.room.on_message(host.id, host.address, LeaveOrdered(host.id))
     assert host.ctx.effects == [] and isinstance(host.ctx.members, MemberList)
     assert SETTINGS.leave_retry_us == SECOND
+
+
+def test_a_permission_of_a_former_master_does_not_outlive_it() -> None:
+    """Goal: during the moment a leaver stays, a new master may plan anew, so the permission must
+    be its own (P12). Method: the master dies in that moment; the leaver asks the next one.
+    """
+    net = Net()
+    hosts = net.cluster(3)
+    net.hold_leavers = True
+    master, second, leaver = hosts
+    net.leave(leaver)
+    allowed = LeaveAllowed(leaver.id)
+    leaver.step(lambda: leaver.room.on_message(master.id, master.address, allowed))
+    net.kill(master)
+    net.run_until(lambda: leaver.room.taken_master == second.id, 20 * SECOND)
+    net.run(GRACE_US * 2)
+    assert leaver.alive and leaver.id in second.ctx.leaving

@@ -6,23 +6,25 @@ import itertools
 
 import msgspec
 import pytest
-from migration_net import MS, SECOND, SETTINGS, Net, Node, wish
+from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import (
     FragmentAnswered,
+    FragmentPart,
     FragmentSent,
     Message,
     MigrationCommitRequested,
     MigrationRequested,
 )
 from whimbrel.core.migration.progress import Ledger
-from whimbrel.core.model import MigrationKind
+from whimbrel.core.model import MigrationInfo, MigrationKind
+from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import SerializationError
 
 
-def grown(names: str, backups: int = 1, settings: object = SETTINGS, lite: str = "") -> Net:
-    net = Net(settings, backups)  # type: ignore[arg-type]
+def grown(names: str, backups: int = 1, settings: CoreSettings = SETTINGS, lite: str = "") -> Net:
+    net = Net(settings, backups)
     net.add(*names, lite=list(lite))
     net.settle()
     net.fill()
@@ -64,7 +66,9 @@ def test_a_join_in_the_middle_stops_the_plan() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-def test_a_failed_migration_is_tried_again_after_a_pause(number: int) -> None:
+def test_a_failed_migration_is_tried_again_after_a_pause(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ADL-50, PIM-28, bugs 16 to 19: the k-th fails: no later start, 3 s, one new plan."""
     net = grown("ab")
     refused: list[str] = []
@@ -73,13 +77,13 @@ def test_a_failed_migration_is_tried_again_after_a_pause(number: int) -> None:
         host = node.host
         real = host.ingest
 
-        def ingest(migration: object, parts: object) -> None:
-            if migration.id not in refused and len(refused) < number:  # type: ignore[attr-defined]
-                refused.append(migration.id)  # type: ignore[attr-defined]
+        def ingest(migration: MigrationInfo, parts: tuple[FragmentPart, ...]) -> None:
+            if migration.id not in refused and len(refused) < number:
+                refused.append(migration.id)
                 raise SerializationError("damaged on purpose")
-            real(migration, parts)  # type: ignore[arg-type]
+            real(migration, parts)
 
-        host.ingest = ingest  # type: ignore[method-assign]
+        monkeypatch.setattr(host, "ingest", ingest)
 
     net.nodes["c"] = Node(net, "c", False)
     refuse(net.nodes["c"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from migration_net import MS, SETTINGS, Net, wish
+from tests.unit.migration_net import MS, SETTINGS, Net, wish
 
 from whimbrel.core.messages import Message
 
@@ -106,8 +106,7 @@ def test_crash_at_each_message_boundary(name: str, victim: str, late: str, tail:
         with pytest.MonkeyPatch.context() as patch:
             net = scenario.prepare(patch)
             net.add("c")
-            limit = len(net.trace) + position
-            net.run(stop=lambda net=net, limit=limit: len(net.trace) > limit)  # type: ignore[misc]
+            net.run_sending(position)
             reached = not net.master.room.is_settled()[0]
             net.crash(victim, tail, {late: 5 * MS})
             net.settle()
@@ -128,8 +127,7 @@ def test_two_crashes_one_after_the_other(name: str, victims: tuple[str, str]) ->
             with pytest.MonkeyPatch.context() as patch:
                 net = scenario.prepare(patch)
                 net.add("c", "d")
-                limit = len(net.trace) + position
-                net.run(stop=lambda net=net, limit=limit: len(net.trace) > limit)  # type: ignore[misc]
+                net.run_sending(position)
                 net.crash(victims[0])
                 net.run_for(gap_ms / 1000)
                 net.crash(victims[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from migration_net import Net
+from tests.unit.migration_net import Net
 
 
 def test_first_arrangement_join_and_crash() -> None:

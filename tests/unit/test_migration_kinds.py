@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from migration_net import SETTINGS, Net, Node, wish
+from tests.unit.migration_net import SETTINGS, Net, Node, wish
 
 from whimbrel.core.effects import Effect, PartitionReleased
 from whimbrel.core.ids import PartitionId

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migration_net import Net
+from tests.unit.migration_net import Net
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import PublicationAnswered

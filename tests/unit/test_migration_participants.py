@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from migration_net import NO_VECTOR, SECOND, SETTINGS, Net, wish
+from tests.unit.migration_net import NO_VECTOR, SECOND, SETTINGS, Net, wish
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId
 from whimbrel.core.messages import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from migration_net import SECOND, SETTINGS, Net, Node
+from tests.unit.migration_net import SECOND, SETTINGS, Net, Node
 
-from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
     Message,
     PublicationAnswered,
@@ -18,14 +18,15 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration.repair import image_of
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
+from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import InvariantViolation, ProtocolError
 
 P = [PartitionId(pid) for pid in range(7)]
 NOTHING = PartitionTable(7).image(())
 
 
-def grown(names: str = "abc", settings: object = SETTINGS) -> Net:
-    net = Net(settings, 1)  # type: ignore[arg-type]
+def grown(names: str = "abc", settings: CoreSettings = SETTINGS) -> Net:
+    net = Net(settings, 1)
     net.add(*names)
     net.settle()
     net.fill()
@@ -58,8 +59,8 @@ def rows_after(node: Node, *pids: int, rise: int = 1) -> TableImage:
 def copy_of(node: Node, pid: int, name: str, number: int) -> MigrationInfo:
     """A finished COPY that follows a member's row."""
     row = node.room.table.row(P[pid])
-    index = row.index(None)
-    step = Step(MigrationKind.COPY, None, MemberId(name), destination_new=index)  # type: ignore[arg-type]
+    hole = ReplicaIndex(row.index(None))
+    step = Step(MigrationKind.COPY, None, MemberId(name), destination_new=hole)
     version = node.room.table.version(P[pid])
     return MigrationInfo(f"m{number}", P[pid], step, MemberId("a"), version, Verdict.SUCCESS)
 

@@ -6,7 +6,7 @@ import itertools
 
 import msgspec
 import pytest
-from migration_net import SETTINGS, FakeHost, Net, wish
+from tests.unit.migration_net import SETTINGS, FakeHost, Net, wish
 
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
 from whimbrel.core.messages import (
@@ -217,8 +217,7 @@ def test_a_new_master_in_the_middle_of_a_promotion_batch() -> None:
         net.settle()
         net.fill()
         net.crash("e")
-        limit = len(net.trace) + boundary
-        net.run(stop=lambda net=net, limit=limit: len(net.trace) > limit)  # type: ignore[misc]
+        net.run_sending(boundary)
         net.crash("a")
         net.settle()
         net.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migration_net import SETTINGS, Net, wish
+from tests.unit.migration_net import SETTINGS, Net, wish
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (

@@ -11,7 +11,7 @@ import random
 
 import msgspec
 import pytest
-from migration_net import MS, SETTINGS, Net
+from tests.unit.migration_net import MS, SETTINGS, Net
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import Message

@@ -183,6 +183,7 @@ def test_time_to_live_and_entry_view(pump: Pump, client: Client) -> None:
     client.call("Map.put", 3, **key, value=to_data(1), ttl=2_000)
     view = client.call("Map.getEntryView", 3, **key)
     assert view["response"].ttl == 2_000
+    assert (view["response"].hits, view["response"].last_access_time) == (-1, -1)
     assert view["response"].value == to_data(1)
     pump.run(2.5)
     assert client.call("Map.get", 3, **key) is None

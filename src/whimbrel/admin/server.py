@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,8 +32,26 @@ STOP_TIMEOUT_S = 1
 """Requests under way at the end of the member get this long."""
 
 
+SOURCES_TOLD_MAX = 1_000
+"""Senders of bad requests that are remembered, so that each is logged once."""
+
+_requests_log = logging.getLogger("uvicorn.error.requests")
+_requests_log.setLevel(logging.ERROR)
+"""What is wrong with a request is counted, not logged each time."""
+
+
+class _Config(uvicorn.Config):
+    """A configuration that leads from a connection to its server."""
+
+    server: AdminServer
+
+
 class _Protocol(H11Protocol):
     """The protocol with a clock: half a request must not keep a connection for ever."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.logger = _requests_log
 
     _clock: asyncio.TimerHandle | None = None
     _last: RequestResponseCycle | None = None
@@ -48,6 +67,12 @@ class _Protocol(H11Protocol):
         if self._clock is not None:
             self._clock.cancel()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request; tell it once."""
+        if isinstance(self.config, _Config):
+            self.config.server.refused(str((self.client or ("unknown",))[0]), msg)
+        super().send_400_response(msg)
 
     def _wind(self) -> None:
         self._last = self.cycle
@@ -73,7 +98,7 @@ class AdminServer:
     """The running server; see ``start``."""
 
     def __init__(self, node: Node, host: str, port: int) -> None:
-        config = uvicorn.Config(
+        config = _Config(
             make_app(node),
             host=host,
             port=port,
@@ -89,9 +114,18 @@ class AdminServer:
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
+        config.server = self
         self._node = node
+        self._told: dict[str, None] = {}
         self._server = _Server(config)
         self._running: asyncio.Task[None] | None = None
+
+    def refused(self, source: str, why: str) -> None:
+        """Count something that is no request, and log the first of each source."""
+        self._node.count("admin_requests_refused")
+        if source not in self._told and len(self._told) < SOURCES_TOLD_MAX:
+            self._told[source] = None
+            self._node.hint("admin_request_refused", source=source, text=why)
 
     def open(self) -> None:
         """Serve from the next turn of the loop on; the port takes connections already."""

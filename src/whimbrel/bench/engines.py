@@ -49,6 +49,10 @@ class BenchMember:
         self.replies: list[bytes] = []
         """Bytes for the one client of this member since the last look."""
 
+    def has_joined(self) -> bool:
+        """Whether it is on the cluster's list."""
+        return self.engine.is_joined
+
 
 class BenchCluster:
     """Members that deliver to one another at once, and one client connection for each.
@@ -71,7 +75,7 @@ class BenchCluster:
         for member in self.members:
             member.has_started = True
             self._stimuli.append((member, Started(addresses)))
-            self._pass_until(lambda member=member: member.engine.is_joined)
+            self._pass_until(member.has_joined)
         master = self.members[0].engine.member.migrations
         self._pass_until(lambda: master.is_settled()[0])
         for member in self.members:

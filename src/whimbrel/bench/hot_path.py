@@ -1,9 +1,9 @@
 """What a pipelined get or put costs in Python code alone, summed over the members it touches.
 
-A client of every member keeps ``DEPTH`` requests in flight, each sent to the primary. Everything but
-sockets is there: splitting, routing, the store, backups to another member, acknowledgements, replies.
-The figure is CPU time for one operation, the least of several rounds: other work on the machine only
-ever adds.
+A client of every member keeps ``DEPTH`` requests in flight, each sent to the primary. Everything
+but sockets is there: splitting, routing, the store, backups to another member, acknowledgements,
+replies. The figure is CPU time for one operation, the least of several rounds: other work on the
+machine only ever adds.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 
 from whimbrel.bench.engines import BenchCluster, BenchMember
-from whimbrel.core.settings import CoreSettings, MapSettings
 from whimbrel.core.partition.hashing import partition_hash, partition_of
+from whimbrel.core.settings import CoreSettings, MapSettings
 from whimbrel.errors import OperationError
 from whimbrel.wire.codec import encode_request
 

@@ -208,7 +208,7 @@ _NETWORK = (
         "network.link_backlog_bytes_max",
         "runtime",
         "link_backlog_bytes_max",
-        "Unsent bytes to one member at which its connection is cut",
+        "Unsent bytes to one member at which its connection is cut, unless it still takes some",
         1_048_576,
         4_294_967_296,
     ),

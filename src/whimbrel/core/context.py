@@ -81,9 +81,7 @@ class Context:
             if member != self.id:
                 self.effects.append(Send(member, message))
 
-    def note(
-        self, kind: str, level: str = "info", **fields: str | float | bool | None
-    ) -> None:
+    def note(self, kind: str, level: str = "info", **fields: str | float | bool | None) -> None:
         """Record an event for logs and operators."""
         self.effects.append(Note(level, kind, fields))
 

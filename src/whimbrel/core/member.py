@@ -37,7 +37,7 @@ from whimbrel.core.structures.map_service import MapService
 MEMBERSHIP_MESSAGES: tuple[type[Message], ...] = (
     m.ProbeRequested, m.ProbeAnswered, m.JoinRequested, m.JoinRefused, m.MembersPublished,
     m.Heartbeat, m.SuspicionTold, m.ClaimRequested, m.ClaimAnswered, m.LeaveRequested,
-    m.LeaveAllowed, m.LeaveOrdered, m.GoodbyeTold,
+    m.LeaveAllowed, m.LeaveOrdered, m.GoodbyeTold, m.JoinersTold, m.JoinersNoted,
 )  # fmt: skip
 MIGRATION_MESSAGES: tuple[type[Message], ...] = (
     m.TablePublished, m.PublicationAnswered, m.StampPublished, m.TableRequested,

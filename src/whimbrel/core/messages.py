@@ -47,6 +47,23 @@ class JoinRequested(Message, frozen=True):
     cluster_name: str
     partition_count: int
     joiner: MemberInfo
+    claim: int = 0
+    """Number of the claim that this answers: the joiner was asked and is not joined yet."""
+
+
+class JoinersTold(Message, frozen=True):
+    """These may be on the master's next lists: a claimant without such a list asks them, too.
+
+    Answered with ``JoinersNoted``; repeated until then, and nobody is admitted before.
+    """
+
+    joiners: tuple[MemberInfo, ...]
+
+
+class JoinersNoted(Message, frozen=True):
+    """The sender knows of these joiners."""
+
+    joiners: tuple[MemberInfo, ...]
 
 
 class JoinRefused(Message, frozen=True):
@@ -105,12 +122,16 @@ class LeaveRequested(Message, frozen=True):
     """A member asks the master to move its data away; repeated every second."""
 
     member: MemberId
+    call: int = 0
+    """Not 0 when it goes as soon as this very request is answered; nobody is admitted before."""
 
 
 class LeaveAllowed(Message, frozen=True):
     """The member is in no row any more (P12); names the incarnation it is meant for."""
 
     member: MemberId
+    call: int = 0
+    """Of the last request."""
 
 
 class LeaveOrdered(Message, frozen=True):
@@ -396,10 +417,11 @@ class QuestionAnswered(Message, frozen=True):
 
 
 ANY_MESSAGE = (
-    ProbeRequested | ProbeAnswered | JoinRequested | JoinRefused | MembersPublished | Heartbeat
-    | SuspicionTold | ClaimRequested | ClaimAnswered | LeaveRequested | LeaveAllowed
-    | LeaveOrdered | GoodbyeTold | TablePublished | PublicationAnswered | StampPublished
-    | TableRequested | StateRequested | StateAnswered | MigrationRequested
+    ProbeRequested | ProbeAnswered | JoinRequested | JoinersTold | JoinersNoted | JoinRefused
+    | MembersPublished | Heartbeat | SuspicionTold | ClaimRequested | ClaimAnswered
+    | LeaveRequested | LeaveAllowed | LeaveOrdered | GoodbyeTold | TablePublished
+    | PublicationAnswered | StampPublished | TableRequested | StateRequested | StateAnswered
+    | MigrationRequested
     | MigrationDataAnswered | MigrationCommitRequested | MigrationCommitAnswered
     | PromotionRequested | PromotionAnswered | FragmentSent | FragmentAnswered | VersionsTold
     | SyncRequested | SyncSent | SyncAnswered | SyncRefused | RegistryTold | RegistryAnswered
@@ -414,4 +436,3 @@ ADDRESSED: tuple[type[Message], ...] = (
     ProbeRequested, ProbeAnswered, JoinRequested, JoinRefused, SuspicionTold,
 )  # fmt: skip
 """Messages a member may send to or take from somebody who is not on its member list."""
-

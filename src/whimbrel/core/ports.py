@@ -51,9 +51,7 @@ class FragmentHost(Protocol):
         """Drop what was ingested beyond the current index's needs (ADL-43, ADL-74)."""
         ...
 
-    def row_changed(
-        self, partition_id: PartitionId, before: Row, after: Row, version: int
-    ) -> None:
+    def row_changed(self, partition_id: PartitionId, before: Row, after: Row, version: int) -> None:
         """Our table's row changed for good: take the new role.
 
         Drops data of every structure whose backup count is below our new index or all when we

@@ -63,7 +63,7 @@ class CoreSettings(msgspec.Struct, frozen=True):
 
     backup_sync_interval_us: int = 30_000_000
     replication_max_parallel: int = 10
-    """Sync permits of a member, requests and answers together (AE-14); 0 switches anti-entropy off."""
+    """Sync permits of a member, requests and answers together (AE-14); 0 switches it off."""
     unacknowledged_backups_max: int = 200_000
     """Backup operations in flight to one member before writes are refused as overloaded."""
     backup_timeout_us: int = 10_000_000
@@ -76,7 +76,7 @@ class CoreSettings(msgspec.Struct, frozen=True):
     """The longest matching pattern wins; the entry named ``default`` is for all others."""
 
     def map_settings(self, name: str) -> MapSettings:
-        """The settings of the map called ``name``: exact name, then longest prefix, then default."""
+        """The settings of a map by its name: exact pattern, longest prefix, then default."""
         best: MapSettings | None = None
         fallback = MapSettings("default")
         for entry in self.maps:
@@ -84,7 +84,7 @@ class CoreSettings(msgspec.Struct, frozen=True):
                 fallback = entry
             if entry.pattern == name:
                 return entry
-            if entry.pattern.endswith("*") and name.startswith(entry.pattern[:-1]):
-                if best is None or len(entry.pattern) > len(best.pattern):
-                    best = entry
+            is_match = entry.pattern.endswith("*") and name.startswith(entry.pattern[:-1])
+            if is_match and (best is None or len(entry.pattern) > len(best.pattern)):
+                best = entry
         return best or fallback

@@ -33,6 +33,8 @@ class Change(msgspec.Struct):
     member: str
     at_s: float
     least_copies: int
+    done_s: float = 0.0
+    """When the member was in, dead, or out."""
     safe_s: float = 0.0
     copies: int = 0
     promotions: int = 0
@@ -52,6 +54,8 @@ class Director:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self.changes: list[Change] = []
+        self.has_joined = threading.Event()
+        """Set once a member has joined, or could not."""
 
     def join(self) -> Change:
         """One more member."""
@@ -68,7 +72,10 @@ class Director:
         return self._carry_out("leave", f"leave={uuid}", index, lambda: self._leave(index))
 
     def _add(self) -> int | None:
-        self._cluster.add_member()
+        try:
+            self._cluster.add_member()
+        finally:
+            self.has_joined.set()
         return None
 
     def _kill(self, index: int) -> int | None:
@@ -87,6 +94,7 @@ class Director:
         master, known = self._processes()
         change = Change(kind, "", time.monotonic(), least)
         change.exit_status = act()
+        change.done_s = time.monotonic()
         change.member = cluster.members[-1 if index is None else index].address
         cluster.wait_until_safe(SAFE_TIMEOUT_S)
         change.safe_s = time.monotonic()

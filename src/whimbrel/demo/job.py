@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from threading import Thread
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from whimbrel.demo.cluster import SAFE_TIMEOUT_S, Change, Director, ProbeProcess
 from whimbrel.demo.data import AIRLINES, FLIGHTS, TABLES, Table, path_of, write_tables
+from whimbrel.demo.later import Later, Worker, begin
 from whimbrel.demo.narrate import Narrator
 from whimbrel.demo.report import quantile, stall_between, write_report
 from whimbrel.demo.verify import Comparison, compare
@@ -27,60 +27,31 @@ from whimbrel.testing import LocalCluster
 CLUSTER: Final = "whimbrel-demo"
 MEMBERS: Final = 3
 SLICES: Final = 4
-"""Writes in which the flights are loaded, so that the join falls into the load for certain."""
+"""Writes in which the flights are loaded; the last one waits until the fourth member is in, so
+that the join falls into the load for certain."""
+JOIN_START_S: Final = 60.0
+"""Longest wait for that."""
+CALM_S: Final = 4.0
+"""Pause before a member is killed or leaves, so that the probe's latency in calm times is seen
+beside what the change does to it."""
 PROBE_START_S: Final = 30.0
 LATE_MIN: Final = 15
 """From this delay on, a flight counts as late in the query."""
-LOOK_S: Final = 0.25
-"""How often the progress is looked at."""
-
-T = TypeVar("T")
-
-
-class Later(Generic[T]):
-    """Something done in a thread, which does not keep the program alive."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self._outcome: T | None = None
-        self._problem: BaseException | None = None
-        self.began_s = time.monotonic()
-        self.ended_s = 0.0
-        self._thread = Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._outcome = self._work()
-        except BaseException as problem:  # handed to whoever asks for the outcome
-            self._problem = problem
-        self.ended_s = time.monotonic()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended, well or not."""
-        return not self._thread.is_alive()
-
-    def outcome(self) -> T:
-        """Wait for the end; what it returned, or raise what it raised."""
-        while self._thread.is_alive():
-            self._thread.join(LOOK_S)  # in turns, so that Ctrl-C is heard
-        if self._problem is not None:
-            raise self._problem
-        return self._outcome  # type: ignore[return-value]  # set, as there was no problem
+SPARK_END_S: Final = 20.0
+"""Longest time Spark may take to stop."""
 
 
 class Load(msgspec.Struct):
     """How the load went."""
 
     rows: int
+    """Rows of all tables."""
     seconds: float
+    """From the first write to the last acknowledgement, Spark's warming up included."""
+    flights_rows_per_s: float
+    """Rows of the flights by the time of their writes alone."""
     joined_meanwhile: bool
-
-    @property
-    def rows_per_s(self) -> float:
-        """Rows of all tables by the time of the load."""
-        return self.rows / self.seconds if self.seconds else 0.0
+    """Whether the fourth member was in before the load ended."""
 
 
 class Demo:
@@ -91,6 +62,8 @@ class Demo:
         self._out = out
         self._tell = narrator
         self._began_s = time.monotonic()
+        self._worker = Worker()
+        """Everything about Spark happens in its thread."""
         self._spark: Any = None
         self._counts: dict[str, int] = {}
 
@@ -113,8 +86,8 @@ class Demo:
             director = Director(cluster)
             load = self._load_and_join(cluster, director)
             self._kill_and_leave(director)
-            tables = self._verify(cluster)
-            query = self._query(cluster)
+            tables = self._worker.do(lambda: self._verify(cluster))
+            query = self._worker.do(lambda: self._query(cluster))
             self._tell.title("The probe checks its ledger")
             ledger = probe.finish()
         return self._finish(load, director.changes, tables, query, ledger)
@@ -124,8 +97,8 @@ class Demo:
     def _begin(self, cluster: LocalCluster, logs: Path) -> None:
         """Members, Spark and the tables, at the same time."""
         self._tell.title("Three members, a probe client and Spark start")
-        spark = Later(lambda: _start_spark(logs / "spark.log"))
-        tables = Later(lambda: write_tables(self._out / "tables", self._rows))
+        spark = self._worker.begin(lambda: _start_spark(logs / "spark.log"))
+        tables = begin(lambda: write_tables(self._out / "tables", self._rows))
         cluster.start()
         cluster.wait_until_safe(SAFE_TIMEOUT_S)
         names = ", ".join(member.address for member in cluster.running())
@@ -137,31 +110,31 @@ class Demo:
 
     def _load_and_join(self, cluster: LocalCluster, director: Director) -> Load:
         self._tell.title("Spark loads; a fourth member joins meanwhile")
-        began_s = time.monotonic()
-        for table in TABLES:
-            if table is not FLIGHTS:
-                bar = self._tell.bar(f"load {table.name}", self._counts[table.name], "rows")
-                self._write(cluster.addresses(), table, None)
-                bar.finish()
         addresses = cluster.addresses()
         bar = self._tell.bar("load flights", self._counts[FLIGHTS.name], "rows")
-        load = Later(lambda: self._write_flights(addresses, bar.to))
-        join = Later(director.join)
-        load.outcome()
+        began_s = time.monotonic()
+        small = self._worker.begin(lambda: self._write_small(addresses))
+        load = self._worker.begin(lambda: self._write_flights(addresses, bar.to, director))
+        small.outcome()
+        join: Later[Change] = begin(director.join)
+        writing_s = load.outcome()
         bar.finish()
-        seconds = load.ended_s - began_s
         change = join.outcome()
+        seconds = load.ended_s - began_s
         rows = sum(self._counts.values())
-        found = Load(rows, seconds, change.at_s < load.ended_s)
-        self._tell.say(f"{rows:,} rows in {seconds:.1f} s, {found.rows_per_s:,.0f} rows/s")
+        pace = self._counts[FLIGHTS.name] / max(writing_s, 0.001)
+        found = Load(rows, round(seconds, 3), round(pace, 1), change.done_s < load.ended_s)
+        self._tell.say(f"{rows:,} rows in {seconds:.1f} s; flights at {pace:,.0f} rows/s")
         self._tell.change(_change_document(change, self._began_s))
         return found
 
     def _kill_and_leave(self, director: Director) -> None:
+        time.sleep(CALM_S)
         self._tell.title("The master is killed (SIGKILL)")
         self._tell.change(_change_document(director.kill(0), self._began_s))
+        time.sleep(CALM_S)
         self._tell.title("Another member leaves (SIGTERM)")
-        self._tell.change(_change_document(director.leave(1), self._began_s))
+        self._tell.change(_change_document(director.leave(2), self._began_s))
 
     def _verify(self, cluster: LocalCluster) -> list[Comparison]:
         self._tell.title("Spark reads everything back and compares")
@@ -234,18 +207,33 @@ class Demo:
         options = self._options(addresses, table)
         frame.write.format("whimbrel").options(**options).mode("append").save()
 
-    def _write_flights(self, addresses: Sequence[str], progress: Callable[[int], None]) -> None:
-        """Write the flights, slice by slice."""
+    def _write_small(self, addresses: Sequence[str]) -> None:
+        """Write all tables but the flights."""
+        for table in TABLES:
+            if table is not FLIGHTS:
+                self._write(addresses, table, None)
+
+    def _write_flights(
+        self, addresses: Sequence[str], progress: Callable[[int], None], director: Director
+    ) -> float:
+        """Write the flights, slice by slice; seconds that the writes took."""
         count = self._counts[FLIGHTS.name]
         step = -(-count // SLICES)
+        writing_s = 0.0
         for start in range(0, count, step):
+            if start + step >= count:
+                director.has_joined.wait(JOIN_START_S)
             condition = f"{FLIGHTS.key} >= {start} and {FLIGHTS.key} < {start + step}"
+            began_s = time.monotonic()
             self._write(addresses, FLIGHTS, condition)
+            writing_s += time.monotonic() - began_s
             progress(start + step)
+        return writing_s
 
     def _end_spark(self) -> None:
-        if self._spark is not None:
-            self._spark.stop()
+        """Stop Spark, unless a job of it still runs: then it ends together with us."""
+        with suppress(OperationError):
+            self._worker.begin(self._spark.stop).outcome(SPARK_END_S)
 
     # -- the end --------------------------------------------------------------------------
 
@@ -275,7 +263,7 @@ class Demo:
             "partitions_read": flights.partitions_read,
             "events": [_change_document(change, self._began_s) for change in changes],
             "tables": [msgspec.to_builtins(found) for found in tables],
-            "load": {**msgspec.to_builtins(load), "rows_per_s": round(load.rows_per_s, 1)},
+            "load": msgspec.to_builtins(load),
             "probe": {
                 "unknown": ledger["unknown"],
                 "wrong_reads": ledger["wrong_reads"],

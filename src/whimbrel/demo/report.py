@@ -17,8 +17,11 @@ JSON_NAME: Final = "report.json"
 PAGE_NAME: Final = "report.html"
 BUCKETS: Final = 480
 """Columns of the picture; each shows the slowest and the middle call of its time."""
-WIDTH, HEIGHT = 1000, 340
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 46, 34
+WIDTH, HEIGHT = 1000, 380
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 84, 34
+LABEL_WIDTH: Final = 150
+LABEL_HEIGHT: Final = 38
+"""A label that would lie upon the one before it goes so much higher, twice at most."""
 LATENCY_LEAST_MS: Final = 0.1
 """Lower end of the picture's logarithmic scale."""
 
@@ -90,7 +93,7 @@ def picture(samples: Sequence[Sample], changes: Sequence[Json]) -> str:
     parts += _grid(scale)
     parts += [_zone(scale, change) for change in changes]
     parts += _curves(scale, samples)
-    parts += [_mark(scale, change) for change in changes]
+    parts += _marks(scale, changes)
     parts.append("</svg>")
     return "\n".join(parts)
 
@@ -153,17 +156,28 @@ def _zone(scale: _Scale, change: Json) -> str:
     )
 
 
-def _mark(scale: _Scale, change: Json) -> str:
-    x = scale.x(change["at_s"])
+def _marks(scale: _Scale, changes: Sequence[Json]) -> list[str]:
+    """A line and a label per change; labels that are close to each other are stacked."""
+    parts = []
+    before, level = -float(LABEL_WIDTH), 0
+    for change in changes:
+        x = scale.x(change["at_s"])
+        level = (level + 1) % 2 if x - before < LABEL_WIDTH else 0
+        before = x
+        parts.append(_mark(x, TOP - level * LABEL_HEIGHT, change))
+    return parts
+
+
+def _mark(x: float, bottom: float, change: Json) -> str:
     kind = html.escape(change["kind"])
     stall = f"longest stall {_time(change['longest_stall_s'])}"
-    anchor, shift = ("end", -6) if x > WIDTH - 170 else ("start", 6)
+    anchor, shift = ("end", -6) if x > WIDTH - LABEL_WIDTH else ("start", 6)
     return (
-        f'<line class="mark {kind}" x1="{x:.1f}" y1="{TOP - 30}" x2="{x:.1f}" '
+        f'<line class="mark {kind}" x1="{x:.1f}" y1="{bottom - 32}" x2="{x:.1f}" '
         f'y2="{HEIGHT - BOTTOM}"/>'
-        f'<text class="label {kind}" x="{x + shift:.1f}" y="{TOP - 20}" text-anchor="{anchor}">'
-        f"{kind}</text>"
-        f'<text class="axis" x="{x + shift:.1f}" y="{TOP - 6}" text-anchor="{anchor}">'
+        f'<text class="label {kind}" x="{x + shift:.1f}" y="{bottom - 22}" '
+        f'text-anchor="{anchor}">{kind}</text>'
+        f'<text class="axis" x="{x + shift:.1f}" y="{bottom - 7}" text-anchor="{anchor}">'
         f"{stall}</text>"
     )
 
@@ -222,7 +236,7 @@ def _cards(report: Json) -> list[str]:
         (f"{report['rows_missing'] + report['rows_different']:,}", "rows missing or different"),
         (f"{report['acknowledged_writes']:,}", "writes acknowledged to the probe"),
         (f"{report['lost_writes']:,}", "of them lost"),
-        (f"{loads['rows_per_s']:,.0f}", "rows per second into the cluster"),
+        (f"{loads['flights_rows_per_s']:,.0f}", "flights per second into the cluster"),
     ]
     return [f'<div class="card"><b>{value}</b><span>{text}</span></div>' for value, text in cards]
 

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
+from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import ADDRESSED
 from whimbrel.core.stimuli import Received
 from whimbrel.errors import ProtocolError
@@ -178,11 +179,16 @@ class ClientConnection(Served):
         """Give the engine what has arrived."""
         host = self.door.host
         self.heard_us = moment_us = now_us()
+        engine, reply = host.engine, None
         try:  # not the guard: this is the path of every request
-            host.engine.client_bytes(self.conn, data, moment_us, wall_ms())
+            engine.client_bytes(self.conn, data, moment_us, wall_ms())
+            reply = engine.take_reply(self.conn)
         except BaseException as problem:
             host.crashed(problem)
-        host.flush_soon()
+        if reply is None:
+            host.flush_soon()
+        elif reply:
+            self.send(reply)
 
     def pause_writing(self) -> None:
         """The client does not read: stop reading from it, and stop running its requests."""
@@ -209,15 +215,19 @@ class ClientConnection(Served):
                 host.engine.client_closed(self.conn)
 
     def send(self, data: bytes) -> None:
-        """Write an answer; a client that leaves too much unread is disconnected."""
+        """Write an answer; a client that leaves too much unread is disconnected.
+
+        What counts is what it had not read before: one answer may be longer than the limit.
+        """
         transport = self.transport
         if transport.is_closing():
             return
-        transport.write(data)
         host = self.door.host
         if transport.get_write_buffer_size() > host.engine.client_backlog_limit_bytes:
             host.count("clients_cut_by_backlog")
             transport.abort()
+            return
+        transport.write(data)
 
 
 class MemberConnection(Served):
@@ -227,24 +237,33 @@ class MemberConnection(Served):
         super().__init__(door, transport, source)
         self._splitter = wire.FrameSplitter(wire.GREETING_BYTES_MAX)
         self.greeting: wire.Greeting | None = None
+        self._data_sender: MemberId | None = None
+        """Who sends, once it has greeted as a member of our cluster."""
 
     def data_received(self, data: bytes) -> None:
         """Take frames; one that breaks the protocol ends the connection."""
-        with self.door.host.guard:
-            try:
-                for kind, payload in self._splitter.feed(data):
-                    self._frame(kind, payload)
-            except ProtocolError as problem:
-                self.door.host.count("link_protocol_errors")
-                self.door.host.count(f"link_refused_{problem.reason}")
-                self.door.hint_once("member_connection_refused", self.source, str(problem))
-                self.transport.abort()
+        host = self.door.host
+        moment_us, moment_ms = now_us(), wall_ms()
+        try:  # not the guard: this is the path of every write
+            for kind, payload in self._splitter.feed(data):
+                if kind > wire.MESSAGE and self._data_sender is not None:
+                    host.engine.peer_frame(self._data_sender, kind, payload, moment_us, moment_ms)
+                else:
+                    self._frame(kind, payload, moment_us, moment_ms)
+        except ProtocolError as problem:
+            host.count("link_protocol_errors")
+            host.count(f"link_refused_{problem.reason}")
+            self.door.hint_once("member_connection_refused", self.source, str(problem))
+            self.transport.abort()
+        except BaseException as problem:
+            host.crashed(problem)
+        host.flush_soon()
 
     def connection_lost(self, problem: Exception | None) -> None:
         """The sender notices itself."""
         self.door.members.pop(self, None)
 
-    def _frame(self, kind: int, payload: bytes) -> None:
+    def _frame(self, kind: int, payload: bytes, moment_us: int, moment_ms: int) -> None:
         host = self.door.host
         greeting = self.greeting
         if greeting is None:
@@ -257,16 +276,16 @@ class MemberConnection(Served):
                     reason="cluster_name",
                 )
             sender = greeting.sender
-            host.engine.handle(Received(sender.id, sender.address, message), now_us(), wall_ms())
-        elif kind == wire.GREETING or greeting.cluster_name != host.cluster_name:
-            raise ProtocolError(f"a frame of kind {kind} where none is allowed", reason="order")
+            host.engine.handle(Received(sender.id, sender.address, message), moment_us, moment_ms)
         else:
-            host.engine.peer_frame(greeting.sender.id, kind, payload, now_us(), wall_ms())
+            raise ProtocolError(f"a frame of kind {kind} where none is allowed", reason="order")
 
     def _greet(self, kind: int, payload: bytes) -> None:
         if kind != wire.GREETING:
             raise ProtocolError("a member connection starts with a greeting", reason="order")
         self.greeting = wire.decode_greeting(payload)
+        if self.greeting.cluster_name == self.door.host.cluster_name:
+            self._data_sender = self.greeting.sender.id
         self._splitter.bytes_max = wire.LINK_FRAME_BYTES_MAX
         answer = self.door.host.greeting(self.greeting.channel)
         self.transport.write(answer[len(wire.PRELUDE) :])

@@ -41,6 +41,11 @@ ATTEMPTS_MAX = 3
 """Attempts that broke off before the greeting after which a link counts as failed."""
 WAITING_FRAMES_MAX = 10_000
 """Frames kept while a link is made for the first time; more are dropped and counted."""
+STALL_S = 2.0
+"""A connection with too much unsent is cut when its peer has taken nothing for this long. One that
+takes its time but reads is not: everything would be sent again, and be too much again."""
+STALLED_BYTES_FACTOR = 8
+"""Multiple of ``network.link_backlog_bytes_max`` at which it is cut in any case."""
 LINGER_S = 1.0
 """A link that is no longer wanted stays this long, for last words to a member that was removed."""
 ADDRESS_IDLE_S = 10.0
@@ -104,6 +109,10 @@ class Channel(asyncio.Protocol):
         self.greeted: asyncio.Future[MemberInfo] = host.loop.create_future()
         self.transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
+        self._written = 0
+        self._taken = -1
+        """Bytes the peer had taken when it last took any while too much was unsent."""
+        self._taken_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet."""
@@ -137,18 +146,33 @@ class Channel(asyncio.Protocol):
         self._out.append(frame)
 
     def flush(self) -> None:
-        """Write everything that was put, in one go; cut a connection whose peer does not read."""
+        """Write everything that was put, in one go; cut a connection whose peer does not read.
+
+        The rooms bound what is under way to one member, so a peer that reads slowly can make
+        the buffer longer than the limit, but not without end.
+        """
         transport = self.transport
         if not self._out:
             return
         if transport is None or transport.is_closing():
             self._out.clear()
             return
-        transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
-        if transport.get_write_buffer_size() > self._host.settings.link_backlog_bytes_max:
+        transport.write(data)
+        self._written += len(data)
+        unsent = transport.get_write_buffer_size()
+        if unsent > self._host.settings.link_backlog_bytes_max and self._has_stalled(unsent):
             self._host.count("links_cut_by_backlog")
             transport.abort()
+
+    def _has_stalled(self, unsent: int) -> bool:
+        """Whether a peer with too much unsent has not taken anything for a while."""
+        taken, now_s = self._written - unsent, self._host.loop.time()
+        if taken != self._taken:
+            self._taken, self._taken_s = taken, now_s
+        limit = STALLED_BYTES_FACTOR * self._host.settings.link_backlog_bytes_max
+        return now_s - self._taken_s > STALL_S or unsent > limit
 
     def close(self) -> None:
         """End it once everything written has been sent, but not much later."""

@@ -51,8 +51,8 @@ def run_member(
 ) -> int:
     """Run one member in the foreground until it has left or was stopped.
 
-    By default prints one JSON line when the member serves. The first SIGTERM or SIGINT hands over all data
-    and leaves, a second one stops at once.
+    By default prints one JSON line when the member serves. The first SIGTERM or SIGINT hands over
+    all data and leaves, a second one stops at once.
 
     Args:
         config: The configuration.

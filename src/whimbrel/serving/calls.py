@@ -12,6 +12,7 @@ Knows numbers and bytes; what a call means is its owner's affair.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable
 
 from whimbrel.core.ids import MemberId
@@ -21,6 +22,13 @@ CALLS_PER_MEMBER_MAX = 20_000
 """Unanswered calls to one member; more are refused as overload, without effect."""
 CALL_BYTES_PER_MEMBER_MAX = 128 * 1024 * 1024
 """Bytes of unanswered calls to one member (kept for repetition); one call may always go."""
+
+HELD_MAX = 2 * CALLS_PER_MEMBER_MAX
+"""Calls of one member that may wait here; its essential ones are not among those it counts."""
+ANSWER_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of answers kept for one member; while there are more its further calls wait here."""
+TELL_BYTES = 8 * 1024 * 1024
+"""After so many bytes of answers their sender is told at once that it may forget them."""
 
 _REQUEST = struct.Struct("<IQQ")
 """Incarnation of the caller, number of the call, lowest number it still waits for."""
@@ -50,7 +58,7 @@ class Call:
 class _Outgoing:
     """Calls to one member."""
 
-    __slots__ = ("bytes", "kind", "next_number", "told_floor", "waiting")
+    __slots__ = ("bytes", "kind", "next_number", "told_floor", "untold_bytes", "waiting")
 
     def __init__(self) -> None:
         self.next_number = 1
@@ -58,17 +66,30 @@ class _Outgoing:
         self.kind = 0
         self.waiting: dict[int, Call] = {}
         self.bytes = 0
+        self.untold_bytes = 0
+        """Bytes of answers that came since the other side was told which we have."""
 
 
 class _Incoming:
     """Calls from one incarnation of a member: None while one runs, (kind, reply) once answered."""
 
-    __slots__ = ("answers", "floor", "incarnation")
+    __slots__ = ("answers", "bytes", "floor", "held", "held_bytes", "incarnation")
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
         self.floor = 1
         self.answers: dict[int, tuple[int, bytes] | None] = {}
+        self.bytes = 0
+        """Bytes of the kept answers."""
+        self.held: deque[tuple[int, int, bytes]] = deque()
+        """Calls that wait until some answers are forgotten: kind, number, body."""
+        self.held_bytes = 0
+
+    def forget(self, number: int) -> None:
+        """The caller has this answer, or wants it no more."""
+        answer = self.answers.pop(number)
+        if answer is not None:
+            self.bytes -= len(answer[1])
 
 
 class Calls:
@@ -117,6 +138,7 @@ class Calls:
         outgoing.next_number = number + 1
         floor = next(iter(waiting)) if waiting else number
         outgoing.told_floor = floor
+        outgoing.untold_bytes = 0
         outgoing.kind = kind
         payload = _REQUEST.pack(self._incarnation, number, floor) + body
         call = Call(target, number, kind, payload, token)
@@ -141,15 +163,24 @@ class Calls:
         if call is None:
             return None
         outgoing.bytes -= len(call.payload)
+        outgoing.untold_bytes += len(payload)
+        if outgoing.untold_bytes > TELL_BYTES:
+            self._tell_floor(peer, outgoing)
         return call, payload[_REPLY.size :]
 
     def tick(self) -> None:
         """Let members forget answers that we have, where no further call would tell them."""
         for peer, outgoing in self._outgoing.items():
-            if not outgoing.waiting and outgoing.told_floor < outgoing.next_number:
-                outgoing.told_floor = outgoing.next_number
-                floor = _REQUEST.pack(self._incarnation, _NO_CALL, outgoing.next_number)
-                self._send(peer, outgoing.kind, floor)
+            self._tell_floor(peer, outgoing)
+
+    def _tell_floor(self, peer: MemberId, outgoing: _Outgoing) -> None:
+        waiting = outgoing.waiting
+        floor = next(iter(waiting)) if waiting else outgoing.next_number
+        outgoing.untold_bytes = 0
+        if outgoing.told_floor < floor:
+            outgoing.told_floor = floor
+            payload = _REQUEST.pack(self._incarnation, _NO_CALL, floor)
+            self._send(peer, outgoing.kind, payload)
 
     def waiting_count(self) -> int:
         """Calls that wait for an answer."""
@@ -176,7 +207,7 @@ class Calls:
             answers = incoming.answers
             # Numbers mostly arrive in rising order, so the lowest stand first.
             while answers and (first := next(iter(answers))) < floor:
-                del answers[first]
+                incoming.forget(first)
         if number < incoming.floor or number == _NO_CALL:
             return None
         if number in incoming.answers:
@@ -187,6 +218,38 @@ class Calls:
         incoming.answers[number] = None
         return number, payload[_REQUEST.size :]
 
+    def hold(self, peer: MemberId, kind: int, number: int, body: bytes) -> bool:
+        """Whether a call must wait, because the caller has not confirmed large answers.
+
+        It then comes from ``take_held``. So whoever asks faster than it reads fills neither our
+        memory nor the link.
+
+        Raises:
+            ProtocolError: More calls wait than a caller may have under way.
+        """
+        incoming = self._incoming[peer]
+        if incoming.bytes <= ANSWER_BYTES_MAX and not incoming.held:
+            return False
+        too_many = len(incoming.held) >= HELD_MAX
+        if too_many or incoming.held_bytes > CALL_BYTES_PER_MEMBER_MAX:
+            raise ProtocolError("more calls than one member may have under way", reason="overload")
+        incoming.held.append((kind, number, body))
+        incoming.held_bytes += len(body)
+        return True
+
+    def take_held(self, peer: MemberId) -> tuple[int, int, bytes] | None:
+        """The next call (kind, number, body) that waited and may run now; None when none may."""
+        incoming = self._incoming.get(peer)
+        if incoming is None or not incoming.held or incoming.bytes > ANSWER_BYTES_MAX:
+            return None
+        call = incoming.held.popleft()
+        incoming.held_bytes -= len(call[2])
+        return call
+
+    def held_count(self) -> int:
+        """Calls that wait until their callers have confirmed answers."""
+        return sum(len(incoming.held) for incoming in self._incoming.values())
+
     def answer(self, peer: MemberId, number: int, kind: int, body: bytes) -> None:
         """Send the answer of a call and keep it until the caller has it."""
         incoming = self._incoming.get(peer)
@@ -194,6 +257,7 @@ class Calls:
             return
         payload = _REPLY.pack(incoming.incarnation, number) + body
         incoming.answers[number] = (kind, payload)
+        incoming.bytes += len(payload)
         self._send(peer, kind, payload)
 
     # -- links and members ----------------------------------------------------------------

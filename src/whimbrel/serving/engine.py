@@ -107,6 +107,14 @@ class Engine:
         if not self.member.is_expelled:
             self.server.intake.feed(conn, data)
 
+    def take_reply(self, conn: int) -> bytes | None:
+        """Replies that may be written at once, taken right after ``client_bytes`` of that client.
+
+        Reads change nothing, so a shell that writes their replies itself need not take outputs.
+        None means that there is more to carry out, and that all of it comes with the outputs.
+        """
+        return self.server.intake.take_reply(conn)
+
     def client_closed(self, conn: int) -> None:
         """The client's connection is gone, or was closed by the shell itself."""
         self.server.intake.closed(conn)

@@ -102,7 +102,10 @@ class Forwarding:
             raise ProtocolError("a forwarded request is empty")
         data = body[1:]
         origin = ForwardOrigin(sender, number)
-        self._server.dispatch(origin, parse_message(data), body[0])
+        server = self._server
+        server.dispatch(origin, parse_message(data), body[0])
+        if origin.out:  # at once, so that the bytes of answers are known before the next call
+            server.flush_origin(origin)
 
     def finish(self, origin: ForwardOrigin) -> None:
         """Send the reply that a forwarded request has produced."""

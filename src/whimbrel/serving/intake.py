@@ -64,6 +64,7 @@ class Intake:
     def feed(self, conn: int, data: bytes) -> None:
         """Take bytes of a client."""
         connection = self.connections.get(conn)
+        self._server.only_read = False
         if connection is None:
             return
         if connection.phase is Phase.PRELUDE:
@@ -105,19 +106,34 @@ class Intake:
         if connection.phase is not Phase.READY:
             self._greet(connection, messages)
             return
-        self._server.mark(connection)
-        dispatch = self._server.dispatch
+        server = self._server
+        server.mark(connection)
+        server.only_read = True
+        dispatch = server.dispatch
         for at, message in enumerate(messages):
             dispatch(connection, message)
             if connection.out_bytes > REPLY_BYTES_PER_TURN or not connection.alive:
+                server.only_read = False
                 self._hold(connection, messages[at + 1 :])
                 return
+
+    def take_reply(self, conn: int) -> bytes | None:
+        """See ``Engine.take_reply``."""
+        connection = self.connections.get(conn)
+        if connection is None or not self._server.only_read:
+            return None
+        self._server.only_read = False
+        out = connection.out
+        connection.out = []
+        connection.out_bytes = 0
+        return out[0] if len(out) == 1 else b"".join(out)
 
     def _greet(self, connection: Connection, messages: list[RawMessage]) -> None:
         """Run the messages of a connection that is not authenticated yet."""
         for at, message in enumerate(messages):
             if connection.phase is Phase.READY:
                 self._run(connection, messages[at:])
+                self._server.only_read = False
                 return
             if connection.phase is Phase.CLOSED or self.hello is None:
                 return

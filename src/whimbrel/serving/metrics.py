@@ -28,6 +28,7 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["parked_bytes"] = server.parking.bytes
     figures["parked_requests_total"] = server.parking.parked_total
     figures["calls_waiting"] = server.calls.waiting_count()
+    figures["calls_held"] = server.calls.held_count()
     figures["whole_map_calls"] = server.scatter.count
     figures["questions_waiting"] = questions.waiting_count
     figures["members"] = len(server.ctx.members.members)

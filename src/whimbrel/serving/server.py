@@ -58,6 +58,9 @@ from whimbrel.wire.protocol_table import SHAPES, message_name
 SWEEP_PER_TICK = 2_000
 """Expired entries removed in one tick."""
 
+SMALL_REPLY_BYTES = 4096
+"""Longer replies count towards the limit of reply bytes per turn."""
+
 NOTIFY_BACKUPS = b"\x00"
 NOTIFY_EVENT = b"\x01"
 _BACKUP_NOTICE = struct.Struct("<16sq")
@@ -110,6 +113,8 @@ class Server:
         self.listeners = Listeners(self, self.maps.listened)
         self.views = Views(self)
         self.intake = Intake(self)
+        self.only_read = False
+        """Whether what a client sent last were nothing but reads that are answered by now."""
         self._dirty: list[Origin] = []
 
     # -- small tools ----------------------------------------------------------------------
@@ -127,7 +132,7 @@ class Server:
         if not origin.alive:
             return
         origin.out.append(data)
-        if len(data) > 4096:
+        if len(data) > SMALL_REPLY_BYTES:
             origin.out_bytes += len(data)
         if not origin.dirty:
             origin.dirty = True
@@ -164,6 +169,7 @@ class Server:
         operation = self.partition_operations.get(message[4])
         try:
             if operation is None:
+                self.only_read = False
                 self._dispatch_other(origin, message)
                 return
             pid = message[6]
@@ -173,11 +179,16 @@ class Server:
                     reason="partition_id",
                 )
             partition = self._partitions[pid]
-            ready = partition.writable if operation.write else partition.is_primary
+            if operation.write:
+                self.only_read = False
+                ready = partition.writable
+            else:
+                ready = partition.is_primary
             if ready and origin.in_flight < IN_FLIGHT_MAX:
                 operation.count += 1
                 operation.run(origin, partition, message)
             else:
+                self.only_read = False
                 self._wait_or_refuse(origin, partition, message, hops)
         except GridError as error:
             self._end_write()
@@ -272,9 +283,10 @@ class Server:
             self.dataplane.apply_acks(peer, payload)
         elif kind in (FORWARD, SCATTER):
             taken = self.calls.take_request(peer, payload)
-            if taken is not None:
-                room = self.forwarding if kind == FORWARD else self.scatter
-                room.on_call(peer, taken[0], taken[1])
+            if taken is not None and not self.calls.hold(peer, kind, *taken):
+                self._run_call(peer, kind, *taken)
+            while (held := self.calls.take_held(peer)) is not None:
+                self._run_call(peer, *held)
         elif kind in (FORWARD_REPLY, SCATTER_REPLY):
             answered = self.calls.take_reply(peer, payload)
             if answered is not None:
@@ -285,6 +297,10 @@ class Server:
             self._take_notice(payload)
         else:
             raise ProtocolError(f"a frame of kind {kind} is not for the serving layer")
+
+    def _run_call(self, peer: MemberId, kind: int, number: int, body: bytes) -> None:
+        room = self.forwarding if kind == FORWARD else self.scatter
+        room.on_call(peer, number, body)
 
     def _apply_backups(self, peer: MemberId, payload: bytes) -> None:
         try:
@@ -380,7 +396,8 @@ class Server:
         if self.maps.events:
             self._take_events()
         self.views.flush()
-        self._take_notifications()
+        if dataplane.has_notifications:
+            self._take_notifications()
         dirty = self._dirty
         if dirty:
             self._dirty = []
@@ -415,6 +432,8 @@ class Server:
                     owner.in_flight -= 1
                     if reply.failed:
                         self._fail_write(owner, correlation_of(payload), reply.failed)
+                    elif owner.dirty and owner.alive and len(payload) <= SMALL_REPLY_BYTES:
+                        owner.out.append(payload)  # as ``deliver``: the path of every put
                     else:
                         self.deliver(owner, payload)
                 elif isinstance(owner, Connection) and isinstance(payload, int):

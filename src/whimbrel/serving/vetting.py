@@ -60,6 +60,12 @@ def _check_join(message: m.JoinRequested, _: int) -> None:
     _demand(message.joiner.address.port > 0, "a joiner without a port", "member_address")
 
 
+def _check_joiners(message: m.JoinersTold | m.JoinersNoted, _: int) -> None:
+    _demand(len(message.joiners) <= MEMBERS_MAX, "too many joiners", "member_list")
+    for info in message.joiners:
+        _check_member(info)
+
+
 def _check_list(members: MemberList) -> None:
     _demand(len(members.members) <= MEMBERS_MAX, "too many members in a list", "member_list")
     ids = members.ids()
@@ -96,6 +102,8 @@ def _check_entries(message: m.RegistryTold, _: int) -> None:
 
 _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.JoinRequested: _check_join,
+    m.JoinersTold: _check_joiners,
+    m.JoinersNoted: _check_joiners,
     m.MembersPublished: lambda message, _: _check_list(message.list),
     m.ClaimAnswered: lambda message, _: _check_list(message.list),
     m.RegistryTold: _check_entries,

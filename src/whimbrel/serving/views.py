@@ -79,9 +79,15 @@ class Views:
         self._listeners.pop(connection.conn, None)
 
     def members_changed(self) -> None:
-        """A new member list is installed: tell it at once."""
+        """A new member list is installed: tell it at once.
+
+        Clients end their connections to members that are gone, so they hear first where what
+        those members served is now.
+        """
         version = self._server.ctx.members.version
         if version != self._told_version:
+            if self._table_dirty and self._listeners:
+                self._push_partitions(but=None)
             self._told_version = version
             view = self._members()
             for connection in self._listeners.values():

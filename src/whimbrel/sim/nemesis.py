@@ -131,8 +131,11 @@ class Nemesis:
         ]
 
     def _may_lose(self, host: Host) -> bool:
-        if host.lite or self.world.plan.profile.over_budget:
-            return len(self._running()) > 1
+        running = self._running()
+        if host.lite:
+            return len(running) > 1
+        if self.world.plan.profile.over_budget:
+            return sum(not other.lite for other in running) > 1
         return self.world.budget.may_lose(self.world.data_member_count())
 
     def _quiet(self, *hosts: Host) -> bool:

@@ -294,12 +294,6 @@ BUGS: dict[str, Bug] = {
         Bug(left_with_data, "a member leaves with its data", "leave", ("D6", "D7", "D1", "L1")),
         Bug(timer_generation_ignored, "old timers count", "swarm", ("X1", "L1", "X2")),
         Bug(own_pause_unnoticed, "a pause is taken for others' death", "pause", ("M4", "M5", "L1")),
-        Bug(
-            backups_not_repeated,
-            "lost backups are not repeated",
-            "reset",
-            ("R4", "D6", "D1", "L1", "R3"),
-        ),
         Bug(promoted_from_cold, "the coldest is promoted", "kill", ("D7", "P2", "X2", "D1")),
     )
 }

@@ -2,13 +2,16 @@
 
 The oldest member that suspects all older ones asks every younger member for agreement. Each agrees
 only if it suspects them too, and shows its own list, because the old master may have published a
-newer one to some. The result is the newest list seen, restricted to those who agreed, and its
-version jumps, so that whatever the old master still publishes elsewhere stays below.
+newer one to some. So it also asks the joiners that the old master told of: whoever was admitted
+shows the list that did it, and whoever was not says that it still seeks. The result is the newest
+list seen, restricted to those who agreed, and its version jumps, so that whatever the old master
+still publishes elsewhere stays below.
 """
 
 from __future__ import annotations
 
 from whimbrel.core.ids import MemberId
+from whimbrel.core.membership.newcomers import Newcomers
 from whimbrel.core.membership.room import Phase, Room
 from whimbrel.core.messages import ClaimAnswered, ClaimRequested
 from whimbrel.core.model import MemberInfo, MemberList
@@ -19,9 +22,15 @@ CLAIM_TIMER = "membership.claim"
 class Claim:
     """Both sides of a mastership claim: the claimant's and the asked member's."""
 
-    def __init__(self, room: Room) -> None:
-        """Begin without a claim."""
+    def __init__(self, room: Room, newcomers: Newcomers) -> None:
+        """Begin without a claim.
+
+        Args:
+            room: The membership room.
+            newcomers: Joiners that may be on a list we do not have.
+        """
         self._room = room
+        self._newcomers = newcomers
         self._call = 0
         self._rounds = 0
         self._newest = MemberList(0, ())
@@ -30,6 +39,10 @@ class Claim:
         """Who answered this claim, and what."""
         self._dropped: dict[MemberId, None] = {}
         """Who did not answer in time, or cannot be reached."""
+        self._seeking: dict[MemberId, int] = {}
+        """Joiners that answered that they have no list yet, with the start of their process."""
+        self._linked: dict[MemberId, None] = {}
+        """Whom we opened a link to without having them on our list."""
         self._refused: dict[MemberId, int] = {}
         """Claimants that we refused, with the number of their claim; at most one per member."""
 
@@ -46,6 +59,8 @@ class Claim:
             self._newest = ctx.members
             self._agreed = {}
             self._dropped = {}
+            self._seeking = {}
+            self._linked = {}
             ctx.note("mastership_claimed", "warning", version=ctx.members.version)
             self._ask()
         self._maybe_conclude()
@@ -57,9 +72,7 @@ class Claim:
             return
         room.is_claiming = False
         ctx.disarm(CLAIM_TIMER)
-        for info in self._newest.members:
-            if not ctx.is_member(info.id):
-                room.drop_link(info.id)
+        self._unlink(ctx.members)
         ctx.note("claim_abandoned")
 
     def on_timer(self) -> None:
@@ -74,7 +87,7 @@ class Claim:
             return
         self._rounds += 1
         if self._rounds * settings.call_timeout_us >= settings.claim_timeout_us:
-            for info in self._electorate():
+            for info in (*self._electorate(), *self._outsiders()):
                 if info.id not in self._agreed:
                     self._dropped[info.id] = None
         self._ask()
@@ -90,15 +103,28 @@ class Claim:
             return True
         if answer.list.version > self._newest.version:
             if answer.list.get(ctx.id) is None:
+                if not ctx.is_member(sender):
+                    self._dropped[sender] = None
                 return False
             self._newest = answer.list
             self._ask()
+        elif self._newest.get(sender) is None:
+            self._dropped[sender] = None  # a newer list than its own is without it
+            return True
         self._agreed[sender] = answer.accepted or self._agreed.get(sender, False)
         self._dropped.pop(sender, None)
         return True
 
+    def on_seeking(self, joiner: MemberInfo, call: int) -> None:
+        """Somebody we asked is not joined yet: it follows whoever has it on a list, or joins anew.
+
+        It will not take the old master's list any more (see ``Discovery.may_install``).
+        """
+        if self._room.is_claiming and call == self._call:
+            self._seeking[joiner.id] = joiner.started_us
+
     def on_link_failed(self, member: MemberId) -> None:
-        """A member that only an answer told us of cannot be reached."""
+        """Somebody who is not on our list, and whom we asked, cannot be reached."""
         if self._room.is_claiming and not self._room.ctx.is_member(member):
             self._dropped[member] = None
 
@@ -112,19 +138,41 @@ class Claim:
             if info.id not in self._dropped and not self._room.detector.is_suspected(info.id)
         ]
 
+    def _outsiders(self) -> list[MemberInfo]:
+        """Joiners of whom we must know whether they were admitted before we conclude."""
+        return [
+            info
+            for info in self._newcomers.missing_in(self._newest)
+            if info.id not in self._dropped and info.id not in self._seeking
+        ]
+
+    def _has_agreed(self, info: MemberInfo) -> bool:
+        is_seeking = self._seeking.get(info.id) == info.started_us
+        return is_seeking or self._agreed.get(info.id, False)
+
+    def _unlink(self, members: MemberList) -> None:
+        """Close the links of this claim to whom it did not bring onto the list."""
+        for member in self._linked:
+            if members.get(member) is None:
+                self._room.drop_link(member)
+        self._linked = {}
+
     def _ask(self) -> None:
         ctx = self._room.ctx
-        for info in self._electorate():
+        for info in (*self._electorate(), *self._outsiders()):
+            is_listed = ctx.is_member(info.id)
             # Our heartbeats do not go to members that only an answer told us of.
-            if not self._agreed.get(info.id, False) or not ctx.is_member(info.id):
+            if not self._has_agreed(info) or not is_listed:
                 self._room.want_link(info)
+                if not is_listed:
+                    self._linked[info.id] = None
                 ctx.send(info.id, ClaimRequested(ctx.members.version, self._call))
         ctx.arm(CLAIM_TIMER, ctx.settings.call_timeout_us)
 
     def _maybe_conclude(self) -> None:
         room, ctx = self._room, self._room.ctx
         electorate = self._electorate()
-        if not all(self._agreed.get(info.id, False) for info in electorate):
+        if self._outsiders() or not all(map(self._has_agreed, electorate)):
             return
         newest = self._newest
         followers = {info.id for info in electorate}
@@ -135,10 +183,9 @@ class Claim:
         # master, who goes up in ones, needs more changes than there are members to catch up.
         jump = newest.ids().index(ctx.id) * max(1, len(newest.members))
         ctx.disarm(CLAIM_TIMER)
-        for info in newest.members:
-            if info.id not in followers and not ctx.is_member(info.id):
-                room.drop_link(info.id)
-        room.install(MemberList(newest.version + max(1, jump), members, newest.cluster_id))
+        claimed = MemberList(newest.version + max(1, jump), members, newest.cluster_id)
+        self._unlink(claimed)
+        room.install(claimed)
 
     # -- asked ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import enum
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.room import Phase, Room
 from whimbrel.core.messages import (
+    ClaimRequested,
     JoinRefused,
     JoinRequested,
     ProbeAnswered,
@@ -27,6 +28,8 @@ ROUNDS_TO_FOUND = 2
 that member's own first probe reaches us in between."""
 HEARD_ADDRESSES_MAX = 64
 """Addresses learned from probers, beyond the configured ones."""
+CLAIMANTS_MAX = 64
+"""Claimants we told that we have no list yet; the oldest are forgotten."""
 
 
 class Sight(enum.Enum):
@@ -61,6 +64,8 @@ class Discovery:
         self._clear_rounds = 0
         self._probes = 0
         self._heard_count = 0
+        self._claimants: dict[MemberId, int] = {}
+        """Claimants that count on us to have no list, and when we told them so last."""
 
     # -- rounds ---------------------------------------------------------------------------
 
@@ -194,8 +199,50 @@ class Discovery:
         is_lower = (seeker.address, seeker.id) < (me.address, me.id)
         self._sights[address] = Sight.LOWER if is_lower else Sight.HIGHER
         self._heard_us[address] = self._room.ctx.now_us
+        # Whoever named a master at this address has not noticed that its process is gone.
+        for member in [one for one, named in self._named.items() if named[1].address == address]:
+            del self._named[member]
+        if self._target is not None and self._target.address == address:
+            self._target = None
+
+    # -- claimants ------------------------------------------------------------------------
+
+    def on_claim(self, claimant: MemberId, address: Address, claim: ClaimRequested) -> None:
+        """A claimant knows us as a joiner of the master it replaces: tell it that we have no list.
+
+        It concludes without a list of that master that may be on its way to us.
+        """
+        ctx = self._room.ctx
+        self._claimants.pop(claimant, None)
+        self._claimants[claimant] = ctx.now_us
+        if len(self._claimants) > CLAIMANTS_MAX:
+            del self._claimants[next(iter(self._claimants))]
+        ctx.send_to(address, self._request(claim.call))
+
+    def on_heartbeat(self, sender: MemberId, master: MemberId | None) -> None:
+        """A claimant that obeys somebody else has abandoned its claim."""
+        if master != sender:
+            self._claimants.pop(sender, None)
+
+    def may_install(self, members: MemberList) -> bool:
+        """Whether a first list comes from no master that a claimant is about to replace.
+
+        A claim is over, one way or another, after the claim time-out; a master that still lives
+        then publishes to us again, because we go on asking.
+        """
+        ctx = self._room.ctx
+        since_us = ctx.now_us - ctx.settings.claim_timeout_us
+        return not any(
+            told_us >= since_us and members.master != claimant and members.get(claimant) is not None
+            for claimant, told_us in self._claimants.items()
+        )
 
     # -- joining --------------------------------------------------------------------------
+
+    def _request(self, claim: int = 0) -> JoinRequested:
+        ctx = self._room.ctx
+        settings = ctx.settings
+        return JoinRequested(settings.cluster_name, settings.partition_count, ctx.me, claim)
 
     def _choose_target(self) -> None:
         """Follow the master: one that named itself, the one we ask already, the lowest."""
@@ -209,7 +256,4 @@ class Discovery:
     def _ask_to_join(self) -> None:
         if self._target is None or self._room.phase is not Phase.SEEKING:
             return
-        ctx = self._room.ctx
-        settings = ctx.settings
-        request = JoinRequested(settings.cluster_name, settings.partition_count, ctx.me)
-        ctx.send_to(self._target.address, request)
+        self._room.ctx.send_to(self._target.address, self._request())

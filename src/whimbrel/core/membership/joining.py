@@ -1,14 +1,21 @@
 """The master's side of joining: who is let in, and the window that gathers joiners.
 
 Joins are gathered because each new list costs the whole cluster a plan: ten members that start
-together should make one list, not ten.
+together should make one list, not ten. Meanwhile every member is told who is about to come, and
+nobody comes before all have noted it: if the master dies with its new list, they know whom to ask.
 """
 
 from __future__ import annotations
 
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.room import Room
-from whimbrel.core.messages import JoinRefused, JoinRequested, ProbeAnswered
+from whimbrel.core.messages import (
+    JoinersNoted,
+    JoinersTold,
+    JoinRefused,
+    JoinRequested,
+    ProbeAnswered,
+)
 from whimbrel.core.model import MemberInfo, MemberList
 
 JOIN_TIMER = "membership.join"
@@ -24,6 +31,10 @@ class Joining:
         self._room = room
         self._waiting: dict[MemberId, JoinRequested] = {}
         self._first_us = 0
+        self._noted: dict[MemberId, dict[MemberId, int]] = {}
+        """Per waiting joiner the members that know of it, with the start of their process."""
+        self._is_due = False
+        """Whether the window is closed, and only notes are missing."""
 
     def on_request(self, request: JoinRequested) -> None:
         """Refuse, redirect to the master, answer a repetition, or put on the waiting list."""
@@ -37,6 +48,8 @@ class Joining:
             ctx.note("join_refused", "warning", joiner=joiner.id, reason=refusal)
             ctx.send_to(joiner.address, JoinRefused(refusal, True, joiner.id))
             return
+        if (joiner.id, joiner.started_us) in room.left:
+            return  # sent before it said goodbye, on a connection that was slower
         if ctx.is_member(joiner.id):
             self._on_repetition(joiner)
             return
@@ -50,27 +63,88 @@ class Joining:
         self._put_waiting(request)
 
     def forget(self, member: MemberId) -> None:
-        """A waiting joiner says that it goes."""
+        """A waiting joiner says that it goes, or is not to come any more."""
         self._waiting.pop(member, None)
+        self._noted.pop(member, None)
+
+    def on_noted(self, sender: MemberId, noted: JoinersNoted) -> None:
+        """A member knows of these joiners; what it knows of earlier processes counts nothing."""
+        member = self._room.ctx.members.get(sender)
+        if member is None:
+            return
+        for info in noted.joiners:
+            request = self._waiting.get(info.id)
+            if request is not None and request.joiner == info:
+                self._noted[info.id][sender] = member.started_us
 
     def on_timer(self) -> None:
-        """The window closes: all who wait come on one new list, in the order of their requests."""
+        """The window closes: all who wait and are known to everybody come on one new list."""
         ctx = self._room.ctx
-        waiting, self._waiting = self._waiting, {}
         if not ctx.is_master:
+            self._waiting.clear()
+            self._noted.clear()
             return
+        self._is_due = True
+        self._admit()
+        if self._waiting:
+            self._first_us = ctx.now_us
+            self._tell(list(self._waiting.values()))
+            ctx.arm(JOIN_TIMER, ctx.settings.call_timeout_us)
+
+    def follow(self) -> None:
+        """A note came or a member went: admit if only that was missing."""
+        is_ready = self._is_due and bool(self._waiting) and self._room.ctx.is_master
+        if is_ready and all(map(self._is_noted, self._waiting)):
+            self._admit()
+
+    def _admit(self) -> None:
+        """Put those who are known to everybody on one new list, in the order of their requests."""
+        ctx = self._room.ctx
         taken = {info.address for info in ctx.members.members}
+        for member, request in list(self._waiting.items()):
+            if ctx.is_member(member) or request.joiner.address in taken:
+                self.forget(member)
         joiners = [
-            request.joiner
-            for request in waiting.values()
-            if not ctx.is_member(request.joiner.id) and request.joiner.address not in taken
+            request.joiner for member, request in self._waiting.items() if self._is_noted(member)
         ]
-        if not joiners:
+        # Who was told to go counts on this list: a joiner could take data that goes with it.
+        if not joiners or self._room.parting:
             return
+        for info in joiners:
+            self.forget(info.id)
         members = ctx.members
         self._room.install(
             MemberList(members.version + 1, (*members.members, *joiners), members.cluster_id)
         )
+
+    # -- who knows ------------------------------------------------------------------------
+
+    def _unaware(self, joiner: MemberId) -> list[MemberId]:
+        """Members that have to know of a waiting joiner and do not; suspected ones do not count."""
+        room, noted = self._room, self._noted[joiner]
+        return [
+            info.id
+            for info in room.ctx.members.members
+            if info.id != room.ctx.id
+            and noted.get(info.id) != info.started_us
+            and not room.detector.is_suspected(info.id)
+        ]
+
+    def has_data_joiner(self) -> bool:
+        """Whether somebody waits who can hold data."""
+        return any(not request.joiner.lite for request in self._waiting.values())
+
+    def _is_noted(self, joiner: MemberId) -> bool:
+        return not self._unaware(joiner)
+
+    def _tell(self, requests: list[JoinRequested]) -> None:
+        """Tell every member of the joiners that it does not know, in one message."""
+        unaware: dict[MemberId, list[MemberInfo]] = {}
+        for request in requests:
+            for member in self._unaware(request.joiner.id):
+                unaware.setdefault(member, []).append(request.joiner)
+        for member, joiners in unaware.items():
+            self._room.ctx.send(member, JoinersTold(tuple(joiners)))
 
     # -- cases ----------------------------------------------------------------------------
 
@@ -119,11 +193,17 @@ class Joining:
         """Add the joiner and close the window soon, but not later than its maximum."""
         ctx = self._room.ctx
         joiner = request.joiner
-        is_new = joiner.id not in self._waiting
+        known = self._waiting.get(joiner.id)
+        is_new = known is None
         self._drop_address(joiner.address, except_for=joiner.id)
         if not self._waiting:
             self._first_us = ctx.now_us
+        if known is None or known.joiner != joiner:
+            self._noted[joiner.id] = {}
         self._waiting[joiner.id] = request
+        self._tell([request])
+        if is_new:
+            self._is_due = False
         if is_new or not ctx.is_armed(JOIN_TIMER):
             left_us = self._first_us + ctx.settings.join_window_max_us - ctx.now_us
             ctx.arm(JOIN_TIMER, min(ctx.settings.join_window_us, left_us))
@@ -131,4 +211,4 @@ class Joining:
     def _drop_address(self, address: Address, except_for: MemberId) -> None:
         for member, request in list(self._waiting.items()):
             if request.joiner.address == address and member != except_for:
-                del self._waiting[member]
+                self.forget(member)

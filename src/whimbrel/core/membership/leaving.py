@@ -7,23 +7,38 @@ room decides when a member is in no row any more (P12) and then calls ``allow``.
 from __future__ import annotations
 
 from whimbrel.core.ids import MemberId
+from whimbrel.core.membership.joining import Joining
 from whimbrel.core.membership.room import Phase, Room
 from whimbrel.core.messages import GoodbyeTold, LeaveAllowed, LeaveRequested
 
 LEAVE_TIMER = "membership.leave"
+GRACE_TIMER = "membership.leave_grace"
+GRACE_US = 200_000
+GRACE_PER_PARTITION_US = 20
+"""A leaver that holds nothing stays for so long: by then clients know who serves now, so none has
+a request under way to it when its connections end. Table news are coalesced by partition count."""
 
 
 class Leaving:
     """The leaver's and the master's side of a graceful leave."""
 
-    def __init__(self, room: Room) -> None:
-        """Begin with nobody leaving."""
+    def __init__(self, room: Room, joining: Joining) -> None:
+        """Begin with nobody leaving.
+
+        Args:
+            room: The membership room.
+            joining: Who waits to come in.
+        """
         self._room = room
+        self._joining = joining
         self.is_wanted = False
         """Whether this member is on its way out."""
         self._asked: MemberId | None = None
+        self._last_call = 0
+        """Number of the request whose answer lets us go; 0 before the grace is over."""
         self._rounds = 0
-        self._allowed: dict[MemberId, None] = {}
+        self._calls: dict[MemberId, int] = {}
+        """At the master: number of each leaver's last request."""
 
     # -- leaver ---------------------------------------------------------------------------
 
@@ -58,6 +73,7 @@ class Leaving:
         if self._room.phase is not Phase.MEMBER:
             return
         self._rounds += 1
+        self._last_call = 0
         if self._rounds * settings.leave_retry_us >= settings.leave_timeout_us:
             seconds = settings.leave_timeout_us / 1_000_000
             self._room.stop(f"not allowed to leave within {seconds:g} s", 1)
@@ -68,16 +84,32 @@ class Leaving:
         """The master says that we hold nothing; only our own identity counts (P12)."""
         is_ours = allowed.member == self._room.ctx.id and sender == self._room.taken_master
         if is_ours and self.is_wanted:
-            self._finish()
+            self._on_permission(allowed.call)
+
+    def _on_permission(self, call: int) -> None:
+        """Stay a moment longer; go if this answers what was asked after that moment."""
+        ctx = self._room.ctx
+        if call:
+            if call == self._last_call:
+                self._finish()
+        elif not self._last_call and not ctx.is_armed(GRACE_TIMER):
+            ctx.arm(GRACE_TIMER, GRACE_US + GRACE_PER_PARTITION_US * ctx.settings.partition_count)
+
+    def on_grace_over(self) -> None:
+        """Ask a last time: somebody who can take our data may have come, or another master."""
+        if self._room.phase is Phase.MEMBER:
+            self._last_call = self._room.ctx.next_number()
+            self._ask()
 
     def _ask(self) -> None:
         ctx = self._room.ctx
         self._asked = self._room.taken_master
         ctx.arm(LEAVE_TIMER, ctx.settings.leave_retry_us)
+        request = LeaveRequested(ctx.id, self._last_call)
         if ctx.is_master:
-            self.on_request(ctx.id, LeaveRequested(ctx.id))
+            self.on_request(ctx.id, request)
         elif self._asked is not None and self._asked != ctx.id:
-            ctx.send(self._asked, LeaveRequested(ctx.id))
+            ctx.send(self._asked, request)
 
     def _finish(self) -> None:
         room = self._room
@@ -90,13 +122,16 @@ class Leaving:
     # -- master ---------------------------------------------------------------------------
 
     def on_request(self, sender: MemberId, request: LeaveRequested) -> None:
-        """Keep the request and tell the migration room; repeat an answer that may be lost."""
+        """Keep the request and tell the migration room, which then allows it, again if need be."""
         room, ctx = self._room, self._room.ctx
         member = request.member
         info = ctx.members.get(member)
         if not ctx.is_master or sender != member or info is None:
             return
-        if member in self._allowed or info.lite:
+        self._calls = {item: call for item, call in self._calls.items() if ctx.is_member(item)}
+        self._calls[member] = request.call
+        room.parting.pop(member, None)
+        if info.lite:
             self.allow(member)
             return
         if member not in ctx.leaving:
@@ -106,13 +141,21 @@ class Leaving:
             room.on_leave_requested()
 
     def allow(self, member: MemberId) -> None:
-        """The member is in no row: let it go. Ignored unless we are master and it is a member."""
-        ctx = self._room.ctx
-        if self._room.phase is not Phase.MEMBER or not ctx.is_master or not ctx.is_member(member):
+        """The member is in no row: let it go. Ignored unless we are master and it is a member.
+
+        When all data members leave they take the data with them. Not so while a joiner waits
+        that can have it: the permission then waits for the list with it, and for its copies.
+        """
+        room, ctx = self._room, self._room.ctx
+        if room.phase is not Phase.MEMBER or not ctx.is_master or not ctx.is_member(member):
             return
-        self._allowed = {item: None for item in self._allowed if ctx.is_member(item)}
-        self._allowed[member] = None
+        is_end = all(info.id in ctx.leaving for info in ctx.data_members())
+        if is_end and self._joining.has_data_joiner():
+            return
+        call = self._calls.get(member, 0)
         if member != ctx.id:
-            ctx.send(member, LeaveAllowed(member))
+            if call:
+                room.parting[member] = None
+            ctx.send(member, LeaveAllowed(member, call))
         elif self.is_wanted:
-            self._finish()
+            self._on_permission(call)

@@ -49,6 +49,10 @@ class Room:
         self.join_addresses: tuple[Address, ...] = ()
         self.former: dict[Address, MemberId] = {}
         """Where removed members listened, unless they left gracefully; oldest first."""
+        self.left: dict[tuple[MemberId, int], None] = {}
+        """Processes (identity and start) that said goodbye; a late request of theirs is old."""
+        self.parting: dict[MemberId, None] = {}
+        """At the master: members that were told to go and are still on the list."""
         self.on_view_changed: Callable[[MemberList, MemberList], None] | None = None
         self.on_became_master: Callable[[], None] | None = None
         self.on_leave_requested: Callable[[], None] | None = None
@@ -125,6 +129,7 @@ class Room:
         ctx.members = new
         ctx.me = mine if mine is not None else ctx.me
         ctx.leaving = tuple(member for member in ctx.leaving if new.get(member) is not None)
+        self.parting = {item: None for item in self.parting if new.get(item) is not None}
         self.accepted = None
         self.is_claiming = False
         self.phase = Phase.MEMBER
@@ -164,7 +169,9 @@ class Room:
         for info in removed:
             why = self.detector.why(info.id)
             self.ctx.note("member_removed", "warning", member=info.id, why=why)
-            if not self.detector.has_left(info.id):
+            if self.detector.has_left(info.id):
+                self.left[info.id, info.started_us] = None
+            else:
                 self.former.pop(info.address, None)
                 self.former[info.address] = info.id
         for info in new.members:
@@ -173,6 +180,8 @@ class Room:
                 self.ctx.note("member_added", member=info.id, address=str(info.address))
         while len(self.former) > FORMER_ADDRESSES_MAX:
             del self.former[next(iter(self.former))]
+        while len(self.left) > FORMER_ADDRESSES_MAX:
+            del self.left[next(iter(self.left))]
         self.ctx.note(
             "members_installed", version=new.version, members=len(new.members), master=new.master
         )

@@ -20,7 +20,8 @@ from whimbrel.core.membership.detector import LEFT
 from whimbrel.core.membership.discovery import DISCOVERY_TIMER, Discovery
 from whimbrel.core.membership.heartbeats import HEARTBEAT_TIMER, Heartbeats
 from whimbrel.core.membership.joining import JOIN_TIMER, Joining
-from whimbrel.core.membership.leaving import LEAVE_TIMER, Leaving
+from whimbrel.core.membership.leaving import GRACE_TIMER, LEAVE_TIMER, Leaving
+from whimbrel.core.membership.newcomers import Newcomers
 from whimbrel.core.membership.room import PUBLISH_TIMER, Phase, Room
 from whimbrel.core.membership.strangers import SEARCH_TIMER, Strangers
 from whimbrel.core.messages import (
@@ -28,6 +29,8 @@ from whimbrel.core.messages import (
     ClaimRequested,
     GoodbyeTold,
     Heartbeat,
+    JoinersNoted,
+    JoinersTold,
     JoinRefused,
     JoinRequested,
     LeaveAllowed,
@@ -60,14 +63,17 @@ class Membership(Room):
         self.heartbeats = Heartbeats(self)
         self.discovery = Discovery(self)
         self.joining = Joining(self)
-        self.claim = Claim(self)
-        self.leave = Leaving(self)
+        self.newcomers = Newcomers(self)
+        self.claim = Claim(self, self.newcomers)
+        self.leave = Leaving(self, self.joining)
         self.strangers = Strangers(self, self.heartbeats)
         self._messages: dict[type[Message], Callable[[MemberId, Address, Any], None]] = {
             ProbeRequested: self._on_probe,
             ProbeAnswered: self._on_probe_answered,
             JoinRequested: self._on_join_requested,
             JoinRefused: self._on_join_refused,
+            JoinersTold: self._on_joiners_told,
+            JoinersNoted: self._on_joiners_noted,
             MembersPublished: self._on_members,
             Heartbeat: self._on_heartbeat,
             SuspicionTold: self._on_suspicion,
@@ -84,6 +90,7 @@ class Membership(Room):
             JOIN_TIMER: self.joining.on_timer,
             CLAIM_TIMER: self.claim.on_timer,
             LEAVE_TIMER: self.leave.on_timer,
+            GRACE_TIMER: self.leave.on_grace_over,
             PUBLISH_TIMER: self._on_publish_timer,
             SEARCH_TIMER: self.strangers.on_timer,
         }
@@ -191,6 +198,7 @@ class Membership(Room):
         if is_first:
             self.discovery.stop()
         super().install(new)
+        self.newcomers.forget_listed()
         if is_first and self.phase is Phase.MEMBER:
             self.heartbeats.start()
             self.strangers.start()
@@ -213,6 +221,7 @@ class Membership(Room):
         else:
             self.claim.abandon()
         self.claim.reconsider()
+        self.joining.follow()
         self.leave.follow()
 
     def _remove_suspected(self) -> None:
@@ -257,7 +266,16 @@ class Membership(Room):
         self, sender: MemberId, address: Address, request: JoinRequested
     ) -> None:
         if self.phase is Phase.MEMBER:
+            self.claim.on_seeking(request.joiner, request.claim)
             self.joining.on_request(request)
+
+    def _on_joiners_told(self, sender: MemberId, address: Address, told: JoinersTold) -> None:
+        if self.phase is Phase.MEMBER:
+            self.newcomers.on_told(sender, told)
+
+    def _on_joiners_noted(self, sender: MemberId, address: Address, noted: JoinersNoted) -> None:
+        if self.phase is Phase.MEMBER:
+            self.joining.on_noted(sender, noted)
 
     def _on_join_refused(self, sender: MemberId, address: Address, refusal: JoinRefused) -> None:
         if self.phase is Phase.SEEKING:
@@ -270,7 +288,7 @@ class Membership(Room):
         if self.phase is Phase.SEEKING:
             # An entry with another start is that of a process before us (M4).
             is_ours = mine is not None and mine.started_us == self.ctx.started_us
-            if is_ours and new.master == sender:
+            if is_ours and new.master == sender and self.discovery.may_install(new):
                 self.install(new)
             return
         if sender != self.taken_master:
@@ -289,6 +307,8 @@ class Membership(Room):
             self.strangers.on_told(sender, address, told)
 
     def _on_heartbeat(self, sender: MemberId, address: Address, beat: Heartbeat) -> None:
+        if self.phase is Phase.SEEKING:
+            self.discovery.on_heartbeat(sender, beat.master)
         if self.phase is not Phase.MEMBER:
             return
         if not self.ctx.is_member(sender):
@@ -303,6 +323,8 @@ class Membership(Room):
             self.strangers.on_told(sender, address, told)
 
     def _on_claim(self, sender: MemberId, address: Address, request: ClaimRequested) -> None:
+        if self.phase is Phase.SEEKING:
+            self.discovery.on_claim(sender, address, request)
         if self.phase is not Phase.MEMBER:
             return
         if self.ctx.is_member(sender):

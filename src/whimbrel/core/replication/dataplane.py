@@ -34,7 +34,7 @@ from whimbrel.core.model import MemberList, MigrationInfo, members_left
 from whimbrel.core.ports import Export
 from whimbrel.core.replication.anti_entropy import AntiEntropy
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
-from whimbrel.core.replication.outbox import AcksRead, Inbox, Outbox, PendingReply
+from whimbrel.core.replication.outbox import ACKS, AcksRead, Inbox, Outbox, PendingReply
 from whimbrel.core.replication.roles import Roles
 from whimbrel.core.replication.vectors import ZERO, lineage_version, make_lineage, slot_of
 from whimbrel.errors import OverloadedError, ProtocolError, SerializationError
@@ -267,8 +267,9 @@ class DataPlane:
         limit = self.ctx.settings.unacknowledged_backups_max
         congested = 0
         for member, outbox in self.outboxes.items():
-            payloads.extend((member, payload) for payload in outbox.take(self.ctx.now_us))
-            if outbox.is_full(limit):
+            if outbox.operations or outbox.must_resend:
+                payloads += [(member, payload) for payload in outbox.take(self.ctx.now_us)]
+            if outbox.in_flight and outbox.is_full(limit):
                 congested += 1
         self.congested = congested
         return payloads
@@ -292,8 +293,14 @@ class DataPlane:
         Raises:
             ProtocolError: The payload is malformed.
         """
-        acks = AcksRead(payload)
         outbox = self.outboxes.get(sender)
+        if outbox is not None and len(payload) == ACKS.size:
+            incarnation, stream, sequence, gap, count = ACKS.unpack(payload)
+            if not gap and not count:  # nearly every one
+                if stream == outbox.stream and incarnation == outbox.incarnation:
+                    outbox.acknowledge(sequence, self.completed)
+                return
+        acks = AcksRead(payload)
         if outbox is None or acks.stream != outbox.stream:
             return
         if acks.incarnation != outbox.incarnation:
@@ -466,11 +473,16 @@ class DataPlane:
 
     def take_acks(self) -> list[tuple[MemberId, bytes]]:
         """The ACKS payloads owed for what was applied since the last call."""
-        return [
-            (sender, payload)
-            for sender, inbox in self._inboxes.items()
-            for payload in inbox.take_acks()
-        ]
+        payloads: list[tuple[MemberId, bytes]] = []
+        for sender, inbox in self._inboxes.items():
+            if inbox.owed:
+                payloads += [(sender, payload) for payload in inbox.take_acks()]
+        return payloads
+
+    @property
+    def has_notifications(self) -> bool:
+        """Whether ``take_notifications`` has any."""
+        return bool(self._notifications)
 
     def take_notifications(self) -> list[tuple[bytes, int, MemberId]]:
         """(client uuid, correlation, primary) of applied operations that clients wait for."""

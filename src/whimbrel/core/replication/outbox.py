@@ -12,6 +12,8 @@ import struct
 from collections import deque
 from typing import Final
 
+import msgspec
+
 from whimbrel.core.ids import MemberId
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.errors import ProtocolError
@@ -39,7 +41,7 @@ CLOSED: Final = 1 << 62
 """Acknowledged sequence of an outbox whose member is gone: whoever waits for it goes on."""
 
 
-class PendingReply:
+class PendingReply(msgspec.Struct, eq=False, gc=False):
     """A client's reply that waits for synchronous backups.
 
     Attributes:
@@ -52,15 +54,12 @@ class PendingReply:
         partition_id: The partition written to.
     """
 
-    __slots__ = ("failed", "owner", "partition_id", "payload", "released", "remaining")
-
-    def __init__(self, owner: object = None, payload: object = None) -> None:
-        self.remaining = 0
-        self.failed = ""
-        self.released = 0
-        self.owner = owner
-        self.payload = payload
-        self.partition_id = -1
+    owner: object = None
+    payload: object = None
+    remaining: int = 0
+    failed: str = ""
+    released: int = 0
+    partition_id: int = -1
 
     def fail(self, reason: str) -> bool:
         """Give it up; False when it was decided before."""
@@ -99,10 +98,10 @@ class Outbox:
         replies: Parallel to ``operations``: who waits for it, or None.
         in_flight: Operations in frames that are not acknowledged.
         bytes_in_flight: Their bytes.
+        must_resend: Whether the next ``take`` sends every frame again.
     """
 
     __slots__ = (
-        "_resend",
         "acknowledged",
         "bytes_in_flight",
         "frames",
@@ -110,6 +109,7 @@ class Outbox:
         "incarnation",
         "is_up",
         "member",
+        "must_resend",
         "operations",
         "replies",
         "sequence",
@@ -128,7 +128,7 @@ class Outbox:
         self.in_flight = 0
         self.bytes_in_flight = 0
         self.is_up = True
-        self._resend = False
+        self.must_resend = False
 
     # -- sending --------------------------------------------------------------------------
 
@@ -140,8 +140,10 @@ class Outbox:
         fresh = self._close_frames(now_us) if self.operations else []
         if not self.is_up:
             return []
-        if self._resend:
-            self._resend = False
+        if len(fresh) == 1 and not self.must_resend:
+            return [self._payload(fresh[0])]
+        if self.must_resend:
+            self.must_resend = False
             return [self._payload(frame) for frame in self.frames]
         return [self._payload(frame) for frame in fresh]
 
@@ -186,7 +188,7 @@ class Outbox:
     def link_restored(self) -> None:
         """Send every frame that is not acknowledged again, at the next ``take``."""
         self.is_up = True
-        self._resend = True
+        self.must_resend = True
 
     def renumber(self, stream: int) -> None:
         """Begin a new stream: the receiver is another process now and knows nothing of ours."""
@@ -196,7 +198,7 @@ class Outbox:
         for frame in self.frames:
             self.sequence += 1
             frame.sequence = self.sequence
-        self._resend = True
+        self.must_resend = True
 
     # -- being answered -------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class Outbox:
 
     def request_again(self) -> None:
         """The receiver saw a gap: send what it has not acknowledged once more."""
-        self._resend = True
+        self.must_resend = True
 
     # -- not being answered ---------------------------------------------------------------
 
@@ -280,15 +282,16 @@ class Inbox:
         heads: Operation heads that were checked, and the fragment they lead to; the data plane
             forgets them whenever a row, a lineage or a fragment changes.
         refusals: (sequence, position, reason) since the last ``take_acks``.
+        owed: (incarnation, stream, sequence, gap flag) of acknowledgements not taken yet.
     """
 
     __slots__ = (
         "_gap_told",
-        "_owed",
         "_refused",
         "applied",
         "heads",
         "incarnation",
+        "owed",
         "refusals",
         "stream",
     )
@@ -300,7 +303,7 @@ class Inbox:
         self.heads: dict[bytes, Fragment] = {}
         self.refusals: list[tuple[int, int, int]] = []
         self._refused: deque[tuple[int, int, int]] = deque(maxlen=REFUSALS_MAX)
-        self._owed: list[tuple[int, int, int, int]] = []
+        self.owed: list[tuple[int, int, int, int]] = []
         self._gap_told = -1
 
     def admit(self, payload: bytes) -> tuple[int, int] | None:
@@ -320,7 +323,7 @@ class Inbox:
         if incarnation != self.incarnation or stream != self.stream:
             if sequence != 1:
                 # We are a younger process than the one this stream began with.
-                self._owed.append((incarnation, stream, 0, 1))
+                self.owed.append((incarnation, stream, 0, 1))
                 return None
             self.incarnation, self.stream, self.applied = incarnation, stream, 0
             self._gap_told = -1
@@ -340,7 +343,11 @@ class Inbox:
     def applied_frame(self, sequence: int) -> None:
         """The frame is applied: it will be acknowledged."""
         self.applied = sequence
-        self._owe(0)
+        owed = self.owed
+        if not owed:
+            owed.append((self.incarnation, self.stream, sequence, 0))
+        else:
+            self._owe(0)
 
     def refuse(self, sequence: int, position: int) -> None:
         """The operation at this position of the frame comes from a stale primary."""
@@ -356,16 +363,18 @@ class Inbox:
 
     def _owe(self, gap: int) -> None:
         owed = (self.incarnation, self.stream, self.applied, gap)
-        if self._owed and not gap and self._owed[-1][3] == 0:
-            self._owed[-1] = owed
+        if self.owed and not gap and self.owed[-1][3] == 0:
+            self.owed[-1] = owed
         else:
-            self._owed.append(owed)
+            self.owed.append(owed)
 
     def take_acks(self) -> list[bytes]:
         """The ACKS payloads owed since the last call."""
-        if not self._owed:
+        if not self.owed:
             return []
-        owed, self._owed = self._owed, []
+        owed, self.owed = self.owed, []
+        if len(owed) == 1 and not self.refusals:
+            return [ACKS.pack(*owed[0], 0)]
         refusals, self.refusals = self.refusals, []
         # Refusals go first: once its frame is acknowledged a reply counts as successful.
         first = ACKS.pack(*owed[0], len(refusals))

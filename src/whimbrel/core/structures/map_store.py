@@ -38,6 +38,7 @@ from whimbrel.core.structures.record import (
     REMOVE,
     TIMING,
     TIMING_BYTES,
+    UNSET,
     WITH_HASH,
     WITH_TIMING,
     EntryView,
@@ -146,11 +147,13 @@ class MapStore:
         if record is None or self.is_expired(key, now_ms):
             return None
         created_ms, updated_ms, version = _unpack_record(record)
-        ttl_ms = idle_ms = access_ms = 0
+        ttl_ms = idle_ms = 0
+        access_ms = UNSET
         expires_ms = NEVER_MS
         timing = self.timings.get(key)
         if timing is not None:
-            ttl_ms, _, idle_ms, access_ms = TIMING.unpack(timing)
+            ttl_ms, _, idle_ms, touched_ms = TIMING.unpack(timing)
+            access_ms = touched_ms if idle_ms else UNSET
             expires_ms = deadline_of(timing)
         return EntryView(
             key=self.key_data(key),
@@ -160,7 +163,7 @@ class MapStore:
             updated_ms=updated_ms,
             expires_ms=expires_ms,
             last_access_ms=access_ms,
-            hits=0,
+            hits=UNSET,
             version=version,
             ttl_ms=ttl_ms,
             max_idle_ms=idle_ms,

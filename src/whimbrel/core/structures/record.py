@@ -33,6 +33,9 @@ NEVER_MS: Final = (1 << 63) - 1
 SPAN_MS_MAX: Final = 1 << 53
 """Longer spans count as no limit; keeps sums within 64 bits."""
 
+UNSET: Final = -1
+"""A figure of an entry view that is not kept; clients show it as it is."""
+
 OPERATION: Final = struct.Struct("<BI")
 """Start of a map's backup operation: kind with flags, length of the key."""
 OPERATION_BYTES: Final = OPERATION.size
@@ -53,8 +56,9 @@ CHUNK_LENGTH_MASK: Final = CHUNK_HASH - 1
 class EntryView(msgspec.Struct, frozen=True):
     """What ``Map.getEntryView`` tells about an entry; times are wall clock milliseconds.
 
-    ``hits`` is 0 for every entry and ``last_access_ms`` is known only for entries with a limit
-    on idleness: counting accesses would cost a second dictionary entry for each one.
+    Reads of single entries are not counted: that would cost a write, and a second dictionary
+    entry, for each of them. So ``hits`` is always ``UNSET``, and ``last_access_ms`` is ``UNSET``
+    except for entries with a limit on idleness, which need it.
     """
 
     key: bytes

@@ -1,0 +1,265 @@
+"""Run every comparison one after the other and write the tables of RESULTS.md.
+
+Each measurement is one call of the peer harness's ``measure.py`` with a time limit; one that fails
+or takes too long is told in the tables and does not stop the others. Raw documents go to
+``build/benchmarks``. All of it takes about a quarter of an hour on two cores.
+
+    python benchmarks/run_all.py [--peers DIR] [--only PART ...] [--tables] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+RAW = ROOT / "build" / "benchmarks"
+OURS, THEIRS = "whimbrel", "hazelcast"
+SERVERS = {OURS: ["--server", "peer_member:WhimbrelCluster"], THEIRS: []}
+"""Arguments that choose the server; Redis rides along where the harness knows it."""
+
+Json = dict[str, Any]
+
+
+class Part(NamedTuple):
+    """One measurement of one server."""
+
+    name: str
+    server: str
+    arguments: tuple[str, ...]
+    limit_s: int
+
+    @property
+    def file(self) -> Path:
+        """Where its document is kept."""
+        return RAW / f"{self.name}-{self.server}.json"
+
+
+def _parts() -> list[Part]:
+    load = ("--sizes", "100", "--runs", "3", "--seconds", "1.0")
+    return [
+        Part("throughput", OURS, ("--targets", "1", "3", "redis", "--warm", "3", *load), 300),
+        Part("throughput", THEIRS, ("--targets", "1", "3", "--warm", "20", *load), 420),
+        Part("moves", OURS, ("--backups", "1", "--runs", "3"), 240),
+        Part("moves", THEIRS, ("--backups", "1", "--runs", "1"), 180),
+        Part("restart", OURS, ("--runs", "3"), 90),
+        Part("restart", THEIRS, ("--runs", "1"), 90),
+        Part("memory", OURS, ("--keys", "300000", "--sizes", "100"), 120),
+        Part("memory", THEIRS, ("--keys", "300000", "--sizes", "100", "--heap", "2g"), 150),
+        Part("together", OURS, ("--runs", "2"), 120),
+        Part("together", THEIRS, ("--runs", "1"), 120),
+    ]
+
+
+def measure(part: Part, peers: Path) -> Json:
+    """Run one part; its document, or one with the key ``failed``."""
+    command = [sys.executable, str(peers / "measure.py")]
+    command += [*SERVERS[part.server], part.name, *part.arguments]
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    begin_s = time.monotonic()
+    print(f"{part.name} of {part.server} ...", file=sys.stderr, flush=True)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=part.limit_s, env=environment
+        )
+        document: Json = json.loads(done.stdout) if done.returncode == 0 else {}
+        if done.returncode != 0:
+            document["failed"] = (done.stderr.strip().splitlines() or ["no word"])[-1]
+    except subprocess.TimeoutExpired:
+        document = {"failed": f"not done within {part.limit_s} s"}
+    document["load_after"] = [round(load, 1) for load in os.getloadavg()]
+    document["shown_command"] = " ".join(["measure.py", *command[2:]])
+    print(f"    {time.monotonic() - begin_s:.0f} s", file=sys.stderr, flush=True)
+    return document
+
+
+# -- tables -------------------------------------------------------------------------------
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
+    lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return lines
+
+
+def _spread(values: Sequence[float], digits: int = 2) -> str:
+    """Least, middle and greatest, or the one value there is."""
+    ordered = sorted(values)
+    shown = [ordered[0], ordered[len(ordered) // 2], ordered[-1]] if ordered[1:] else ordered
+    return " / ".join(f"{value:.{digits}f}" for value in shown)
+
+
+def _throughput(found: dict[str, Json]) -> list[str]:
+    rows = []
+    for server, document in found.items():
+        for cell in document.get("cells", ()):
+            name = cell["server"].replace("grid", server)
+            cpu = " / ".join(f"{value:.1f}" for value in cell["server_cpu_s_per_million"])
+            rate = f"{cell['ops_per_s'][1] / 1000:.1f}"
+            p50, p99 = (f"{cell[key][1]:.0f}" for key in ("p50_us", "p99_us"))
+            rows.append(
+                [name, cell["operation"], cell["backups"], cell["depth"], cpu, rate, p50, p99]
+            )
+    rows.sort(key=lambda row: (str(row[1]), int(str(row[3])), -int(str(row[2])), str(row[0])))
+    headers = ["server", "operation", "sync backups", "depth", "CPU us/op (min / median / max)"]
+    return table([*headers, "k op/s", "p50 us", "p99 us"], rows)
+
+
+def _moves(found: dict[str, Json]) -> list[str]:
+    rows: list[list[object]] = []
+    for server, document in found.items():
+        runs = [run for group in document.get("results", {}).values() for run in group]
+        for event in ("join", "shutdown", "join_again", "crash") if runs else ():
+            changes = [run[event] for run in runs]
+            start_s = [c["action_s"] for c in changes if event.startswith("join")]
+            ready = [c["event_to_safe_s"] - c["action_s"] for c in changes]
+            errors: dict[str, int] = {}
+            for change in changes:
+                for name, count in change["client"]["errors"].items():
+                    errors[name] = errors.get(name, 0) + count
+            rows.append([
+                server,
+                event.replace("_", " "),
+                _spread([c["event_to_safe_s"] for c in changes]),
+                _spread(ready) if start_s else "",
+                _spread([c["migration_window_s"] for c in changes]),
+                _spread([c["operations"] for c in changes], 0),
+                _spread([c["new_data_copies"] for c in changes], 0),
+                _spread([c["longest_migration_ms"] for c in changes], 0),
+                _spread([c["client"]["longest_stall_ms"] for c in changes], 0),
+                ", ".join(f"{count} {name}" for name, count in errors.items()) or "none",
+            ])  # fmt: skip
+    headers = ["server", "event", "event to safe s", "joiner ready to safe s", "window s"]
+    headers += ["operations", "new copies", "longest migration ms", "longest client call ms"]
+    return table([*headers, "client errors"], rows)
+
+
+def _restart(found: dict[str, Json]) -> list[str]:
+    rows = []
+    for server, document in found.items():
+        runs = document.get("runs", [])
+        if runs:
+            keys = ("all_started_s", "first_put_s", "safe_s", "cpu_s")
+            resident = [size for run in runs for size in run["rss_mb"]]
+            cells = [_spread([run[key] for run in runs]) for key in keys]
+            rows.append([server, *cells, f"{min(resident)}-{max(resident)}"])
+    headers = ["server", "all started s", "first put s", "safe s", "CPU s of all", "RSS MB each"]
+    return table(headers, rows)
+
+
+def _memory(found: dict[str, Json]) -> list[str]:
+    rows = []
+    for server, document in found.items():
+        for cell in document.get("cells", ()):
+            if cell["server"] == "redis" and server != OURS:
+                continue
+            name = server if cell["server"] == "grid" else "redis"
+            used = cell.get("heap_bytes_per_entry", cell["rss_bytes_per_entry"])
+            user_bytes = cell["value"] + 24
+            rows.append([
+                name, cell["value"], cell["keys"], used, round(used - user_bytes, 1),
+                cell["rss_bytes_per_entry"], cell["rss_empty_mb"], cell["fill_s"],
+            ])  # fmt: skip
+    headers = ["server", "value B", "entries", "B per entry", "of it overhead", "RSS B per entry"]
+    return table([*headers, "RSS empty MB", "fill s"], rows)
+
+
+def _together(found: dict[str, Json]) -> list[str]:
+    rows = []
+    for server, document in found.items():
+        runs = document.get("runs", [])
+        if runs:
+            rows.append([
+                server,
+                _spread([run["event_to_safe_s"] for run in runs]),
+                _spread([run["operations"] for run in runs], 0),
+                _spread([run["new_data_copies"] for run in runs], 0),
+                _spread([run["client"]["longest_stall_ms"] for run in runs], 0),
+                all(run["size_after"] == run["expected_size"] for run in runs),
+            ])  # fmt: skip
+    headers = ["server", "to safe s", "operations", "new copies", "longest client call ms"]
+    return table([*headers, "nothing lost"], rows)
+
+
+TABLES: dict[str, tuple[str, Callable[[dict[str, Json]], list[str]]]] = {
+    "throughput": ("Throughput and CPU, 100-byte values", _throughput),
+    "moves": ("A member joins, leaves, crashes: 100,000 entries of 1 KiB, one backup", _moves),
+    "restart": ("Three members started at the same moment", _restart),
+    "memory": ("Memory of one member, 24-character keys", _memory),
+    "together": ("Two of four members leave at the same moment", _together),
+}
+"""Title and table of each measurement."""
+
+
+def report() -> str:
+    """All tables from the documents that are kept."""
+    lines = [
+        "## Figures",
+        "",
+        f"Written by `run_all.py` on {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC: "
+        f"{os.cpu_count()} cores ({_processor()}), {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}. Cells with three figures: least / middle / "
+        "greatest of the runs.",
+    ]
+    for name, (title, make) in TABLES.items():
+        parts = [part for part in _parts() if part.name == name and part.file.exists()]
+        found = {part.server: json.loads(part.file.read_text()) for part in parts}
+        if not found:
+            continue
+        lines += ["", f"### {title}", ""]
+        for server, document in found.items():
+            load = document["load_after"][0]
+            lines.append(
+                f"- {server}: `{document['shown_command']}`, load average afterwards {load}"
+            )
+            if "failed" in document:
+                lines.append(f"- {server} failed: {document['failed']}")
+        lines += ["", *make(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _processor() -> str:
+    """What the system calls the processor."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def write(file: Path) -> None:
+    """Put the tables behind what a person has written above them."""
+    head = file.read_text().partition("## Figures")[0] if file.exists() else ""
+    file.write_text(head + report())
+
+
+def main() -> None:
+    """Measure what is asked for, then write the tables."""
+    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments.add_argument("--peers", type=Path, default=ROOT.parent / "shared" / "peers")
+    arguments.add_argument("--only", nargs="+", default=list(TABLES), choices=list(TABLES))
+    arguments.add_argument("--servers", nargs="+", default=list(SERVERS), choices=list(SERVERS))
+    arguments.add_argument("--tables", action="store_true", help="measure nothing")
+    arguments.add_argument("--out", type=Path, default=HERE / "RESULTS.md")
+    given = arguments.parse_args()
+    RAW.mkdir(parents=True, exist_ok=True)
+    for part in _parts() if not given.tables else ():
+        if part.name in given.only and part.server in given.servers:
+            document = measure(part, given.peers)
+            part.file.write_text(json.dumps(document, indent=1))
+            write(given.out)
+    write(given.out)
+
+
+if __name__ == "__main__":
+    main()

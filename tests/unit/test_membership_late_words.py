@@ -1,0 +1,78 @@
+"""Words that arrive late: a dead master's name, a leaver's old request; both found by seeds."""
+
+from __future__ import annotations
+
+from whimbrel.core.context import Context
+from whimbrel.core.effects import Effect, SendTo
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.membership.service import Membership
+from whimbrel.core.messages import GoodbyeTold, JoinRequested, ProbeAnswered
+from whimbrel.core.model import MemberInfo
+from whimbrel.core.settings import CoreSettings
+
+SETTINGS = CoreSettings(join_window_us=1_000, join_window_max_us=1_000)
+
+
+def info_of(number: int, port: int, started_us: int = 5) -> MemberInfo:
+    return MemberInfo(MemberId(f"id-{number}"), Address("10.0.0.1", port), started_us=started_us)
+
+
+def take(ctx: Context) -> list[Effect]:
+    effects, ctx.effects = ctx.effects, []
+    return effects
+
+
+def fire(room: Membership, ctx: Context, key: str, after_us: int) -> None:
+    ctx.now_us += after_us
+    assert ctx.is_armed(key)
+    ctx.disarm(key)
+    room.on_timer(key)
+
+
+def test_a_master_whose_address_seeks_is_no_master() -> None:
+    """Goal: a seeker does not ask a dead master for ever (found: three members that expelled one
+    another waited 60 s for each other and ended). Method: somebody names a master; then the process
+    at that address answers that it seeks, too; no further join request goes there.
+    """
+    ctx = Context(info_of(1, 5701), SETTINGS, 1)
+    room = Membership(ctx)
+    other, third = Address("10.0.0.1", 5702), Address("10.0.0.1", 5703)
+    room.on_started((other, third))
+    dead, fresh = info_of(2, 5702), info_of(4, 5702)
+    name = SETTINGS.cluster_name
+    witness = info_of(3, 5703)
+    room.on_message(witness.id, third, ProbeAnswered(name, witness, dead))
+    sent = [one for one in take(ctx) if isinstance(one, SendTo)]
+    assert any(isinstance(one.message, JoinRequested) for one in sent)
+    for _ in range(4):
+        room.on_message(fresh.id, other, ProbeAnswered(name, fresh, None))
+        room.on_message(witness.id, third, ProbeAnswered(name, witness, None))
+        take(ctx)
+        fire(room, ctx, "membership.discovery", SETTINGS.discovery_interval_us)
+        if ctx.is_master:
+            break
+        sent = [one for one in take(ctx) if isinstance(one, SendTo)]
+        assert not any(isinstance(one.message, JoinRequested) for one in sent)
+    assert ctx.is_master
+
+
+def test_a_leavers_late_request_does_not_bring_it_back() -> None:
+    """Goal: M4. Method: a member joins, says goodbye, and a request it had sent before arrives."""
+    ctx = Context(info_of(1, 5701), SETTINGS, 1)
+    room = Membership(ctx)
+    room.on_started(())
+    joiner = info_of(2, 5702)
+    request = JoinRequested(SETTINGS.cluster_name, SETTINGS.partition_count, joiner)
+    room.on_message(joiner.id, joiner.address, request)
+    fire(room, ctx, "membership.join", 2_000)
+    assert ctx.is_member(joiner.id)
+    room.on_message(joiner.id, joiner.address, GoodbyeTold(joiner.id))
+    assert not ctx.is_member(joiner.id)
+    room.on_message(joiner.id, joiner.address, request)
+    assert not ctx.is_armed("membership.join")
+    again = JoinRequested(
+        SETTINGS.cluster_name, SETTINGS.partition_count, info_of(2, 5702, started_us=6)
+    )
+    room.on_message(joiner.id, joiner.address, again)
+    fire(room, ctx, "membership.join", 2_000)
+    assert ctx.is_member(joiner.id)
