@@ -58,6 +58,8 @@ def _parts() -> list[Part]:
         Part("memory", THEIRS, ("--keys", "300000", "--sizes", "100", "--heap", "2g"), 150),
         Part("together", OURS, ("--runs", "2"), 120),
         Part("together", THEIRS, ("--runs", "1"), 120),
+        Part("partitions", OURS, ("--members", "3", "--timeout", "90"), 200),
+        Part("partitions", THEIRS, ("--members", "3", "--timeout", "90"), 300),
     ]
 
 
@@ -192,12 +194,36 @@ def _together(found: dict[str, Json]) -> list[str]:
     return table([*headers, "nothing lost"], rows)
 
 
+def _partitions(found: dict[str, Json]) -> list[str]:
+    rows = []
+    for server, document in found.items():
+        steps = [(f"{n} -> {n + 1}", step) for n, step in enumerate(document.get("joins", ()), 1)]
+        if "leave" in document:
+            steps.append(("leave", document["leave"]))
+        rows += [
+            [
+                server,
+                name,
+                step["event_to_safe_s"],
+                step["migration_window_s"],
+                step["operations"],
+                step["new_data_copies"],
+                step["loopback_mb"],
+                step["cpu_s_of_stayers"],
+            ]
+            for name, step in steps
+        ]
+    headers = ["server", "step", "event to safe s", "window s", "operations", "new copies"]
+    return table([*headers, "loopback MB", "CPU s of the members that stay"], rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[dict[str, Json]], list[str]]]] = {
     "throughput": ("Throughput and CPU, 100-byte values", _throughput),
     "moves": ("A member joins, leaves, crashes: 100,000 entries of 1 KiB, one backup", _moves),
     "restart": ("Three members started at the same moment", _restart),
     "memory": ("Memory of one member, 24-character keys", _memory),
     "together": ("Two of four members leave at the same moment", _together),
+    "partitions": ("20,011 partitions with next to no data", _partitions),
 }
 """Title and table of each measurement."""
 

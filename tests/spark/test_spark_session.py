@@ -58,7 +58,7 @@ def test_the_official_client_and_spark_share_rows(spark: Any, cluster: LocalClus
 
 
 def test_compact_rows_tell_their_schema(spark: Any, cluster: LocalCluster) -> None:
-    """Goal: a map of Compact rows is read without a schema; JSON rows and empty maps ask for one."""
+    """Goal: Compact rows are read without a schema; JSON rows and empty maps ask for one."""
     frame = spark.createDataFrame([(1, "x", 0.5), (2, None, None)], "id bigint, s string, d double")
     write(frame, cluster, "compact", valueformat="compact")
     found = read(spark, cluster, "compact", None).select("id", "s", "d")

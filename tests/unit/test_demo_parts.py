@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -217,7 +218,7 @@ def test_work_in_threads_is_waited_for() -> None:
     """Goal: outcomes and errors come back to who waits; a worker does things in order."""
     worker = Worker()
     order: list[int] = []
-    parts = [worker.begin(lambda n=n: order.append(n)) for n in range(5)]
+    parts = [worker.begin(partial(order.append, n)) for n in range(5)]
     parts[-1].outcome()
     assert order == list(range(5))
     assert worker.do(lambda: 7) == 7

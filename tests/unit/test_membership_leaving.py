@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.membership_net import SECOND, SETTINGS, Net, with_settings
 
-from whimbrel.core.membership.leaving import GRACE_US
+from whimbrel.core.membership.leaving import GRACE_TIMER, GRACE_US
 from whimbrel.core.messages import LeaveAllowed, LeaveOrdered, LeaveRequested
 from whimbrel.core.model import MemberList
 
@@ -139,6 +139,14 @@ def test_only_the_right_permission_counts() -> None:
     hosts = net.cluster(3)
     net.hold_leavers = True
     leaver = hosts[2]
+    asked: list[LeaveRequested] = []
+
+    def notice(source: object, target: object, message: object) -> bool:
+        if isinstance(message, LeaveRequested):
+            asked.append(message)
+        return False
+
+    net.lost = notice
 
     def say(sender: int, allowed: LeaveAllowed) -> None:
         source = hosts[sender]
@@ -153,6 +161,13 @@ def test_only_the_right_permission_counts() -> None:
     say(0, LeaveAllowed(leaver.id))
     assert leaver.alive, "clients hear who serves now before connections end"
     net.run(GRACE_US * 2)
+    call = asked[-1].call
+    assert leaver.alive and call, "it asks a last time"
+    say(0, LeaveAllowed(leaver.id))
+    say(0, LeaveAllowed(leaver.id, call + 1))
+    say(1, LeaveAllowed(leaver.id, call))
+    assert leaver.alive
+    say(0, LeaveAllowed(leaver.id, call))
     assert not leaver.alive
 
 
@@ -256,3 +271,57 @@ def test_a_permission_of_a_former_master_does_not_outlive_it() -> None:
     net.run_until(lambda: leaver.room.taken_master == second.id, 20 * SECOND)
     net.run(GRACE_US * 2)
     assert leaver.alive and leaver.id in second.ctx.leaving
+
+
+@pytest.mark.parametrize("lite", [False, True])
+def test_the_last_one_waits_for_a_joiner_that_can_have_its_data(lite: bool) -> None:
+    """Goal: nothing is lost silently while somebody comes who could take it. Method: the only
+    member leaves while a joiner waits in the window; it may go at once if the joiner is lite, and
+    only as a member beside the joiner, if the migration room says so, if it is not.
+    """
+    net = Net(settings=with_settings(join_window_us=SECOND, join_window_max_us=SECOND))
+    (leaver,) = net.cluster(1)
+    joiner = net.start(2, (1,), lite=lite)
+    net.run(SECOND // 10)
+    net.leave(leaver)
+    net.run_until(lambda: not leaver.alive, 10 * SECOND)
+    assert leaver.exit_status() == 0
+    assert leaver.ctx.is_member(joiner.id) != lite
+
+
+def test_a_permission_is_asked_for_again_before_it_is_used() -> None:
+    """Goal: a permission of which the reason is gone does not count. Method: the leaver is allowed
+    to go; before the moment it stays is over the master does not allow it any more.
+    """
+    net = Net()
+    hosts = net.cluster(2)
+    net.leave(hosts[1])
+    net.run_until(lambda: hosts[1].ctx.is_armed(GRACE_TIMER), SECOND)
+    net.hold_leavers = True
+    net.run(10 * SECOND)
+    assert hosts[1].alive
+    net.hold_leavers = False
+    net.run_until(lambda: net.agreed([hosts[0]]), 5 * SECOND)
+    assert hosts[1].exit_status() == 0
+
+
+def test_nobody_comes_in_while_somebody_goes_out() -> None:
+    """Goal: who was told to go counts on the list of that moment. Method: the last permission is
+    lost; a joiner waits, is let in when the leaver has asked anew, and the leaver goes later.
+    """
+    net = Net()
+    hosts = net.cluster(2)
+    master, leaver = hosts
+    net.lost = lambda source, target, message: (
+        isinstance(message, LeaveAllowed) and message.call != 0
+    )
+    net.leave(leaver)
+    net.run_until(lambda: leaver.id in master.room.parting, 5 * SECOND)
+    joiner = net.start(9, (1,))
+    net.run(SECOND // 2)
+    assert not joiner.joined
+    net.run_until(lambda: joiner.joined, 2 * SECOND)
+    assert leaver.alive and leaver.id not in master.room.parting
+    net.lost = lambda source, target, message: False
+    net.run_until(lambda: net.agreed([master, joiner]), 5 * SECOND)
+    assert leaver.exit_status() == 0

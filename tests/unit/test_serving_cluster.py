@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.engine_pump import Client, Error, Node, Pump
+from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 
 from whimbrel.core.invariants import check_member
-from whimbrel.core.stimuli import StructuresChanged
+from whimbrel.core.stimuli import LeaveWanted, StructuresChanged
 from whimbrel.serving import parking as parking_module
 from whimbrel.serving import server as server_module
 from whimbrel.wire.serialization import to_data
@@ -284,6 +284,40 @@ def test_a_graceful_leave_keeps_maps_without_backup(trio: Pump, leaver: int) -> 
     trio.run(10)
     verify(client, expected, name="b0 x")
     check_all(trio)
+
+
+@pytest.mark.parametrize("with_lite", [False, True], ids=["alone", "beside a lite master"])
+def test_the_last_member_leaves_while_another_joins(with_lite: bool) -> None:
+    """Goal: a graceful leave never takes the data along while there is somebody to have it (P12).
+    Method: the only data member leaves, another joins a little earlier or later, copies take their
+    time; if it came into this cluster before the leaver ended it has everything.
+    """
+    outcomes = []
+    slow = quick_settings(migration_interval_us=200_000, migration_max_parallel=1)
+    for lead_ms in (-200, -50, 0, 60, 110, 180, 204, 260):
+        pump = Pump(slow)
+        if with_lite:
+            pump.start(lite=True)
+            pump.run(2)
+        leaver = pump.start()
+        pump.run(5)
+        expected = fill(pump.client(leaver), name="b0 x")
+        if lead_ms < 0:
+            joiner = pump.start()
+            pump.run(-lead_ms / 1_000)
+        leaver.handle(LeaveWanted())
+        pump.run(max(0, lead_ms) / 1_000)
+        if lead_ms >= 0:
+            joiner = pump.start()
+        pump.run_until(lambda: not leaver.alive and joiner.joined, 60)  # noqa: B023
+        pump.run(5)
+        assert leaver.stopped is not None and leaver.stopped.exit_status == 0
+        was_beside = leaver.engine.member.ctx.is_member(joiner.id)
+        outcomes.append(was_beside)
+        if was_beside:
+            verify(pump.client(joiner), expected, name="b0 x")
+            check_all(pump)
+    assert True in outcomes and False in outcomes
 
 
 def test_a_request_forwarded_to_a_member_that_dies(trio: Pump) -> None:
