@@ -6,7 +6,7 @@ import pytest
 from tests.unit.engine_pump import member_id, quick_settings
 
 from whimbrel.core.effects import ArmTimer, Effect, Expelled, Joined, Note, Send
-from whimbrel.core.ids import Address, PartitionId
+from whimbrel.core.ids import Address
 from whimbrel.core.invariants import check_member
 from whimbrel.core.member import Member
 from whimbrel.core.messages import (
@@ -106,15 +106,6 @@ def test_depth_follows_the_registry_after_the_step() -> None:
 def test_deep_plans_have_all_slots() -> None:
     """Goal: with ``plan_depth`` deep rows have all seven replicas."""
     assert formed(plan_depth="deep").migrations.replica_depth == 7
-
-
-def test_a_lost_partition_is_loud() -> None:
-    """Goal: a loss is noted, counted and kept."""
-    member = formed()
-    assert member.migrations.on_partition_lost is not None
-    member.migrations.on_partition_lost(PartitionId(3), 6)
-    assert "partition_lost" in kinds(member.take_effects())
-    assert (member.lost_total, member.lost_partitions) == (1, [(3, 6)])
 
 
 def test_questions_go_to_the_layer_above() -> None:

@@ -71,9 +71,6 @@ class Member:
         self.maps = MapService(self.dataplane)
         self.is_joined = False
         self.is_expelled = False
-        self.lost_partitions: list[tuple[PartitionId, int]] = []
-        """Partitions whose replicas up to an index were lost, newest last, bounded."""
-        self.lost_total = 0
         self.strangers_total = 0
         """Messages dropped because their sender is not on our list."""
         self.on_question: Callable[[MemberId, Message], None] | None = None
@@ -201,7 +198,6 @@ class Member:
         membership.on_joined = self._joined
         membership.on_expelled = self._expelled
         migrations.on_rows_changed = self._rows_changed
-        migrations.on_partition_lost = self._partition_lost
         migrations.on_may_leave = membership.allow_leave
         self.registry.on_changed = self._registry_changed
 
@@ -229,17 +225,6 @@ class Member:
 
     def _rows_changed(self, partitions: Sequence[PartitionId]) -> None:
         self.ctx.emit(TableChanged(tuple(partitions)))
-
-    def _partition_lost(self, partition_id: PartitionId, lost_backup_count: int) -> None:
-        self.lost_total += 1
-        self.lost_partitions.append((partition_id, lost_backup_count))
-        del self.lost_partitions[: -self.ctx.settings.events_max]
-        self.ctx.note(
-            "partition_lost",
-            "error",
-            partition_id=partition_id,
-            lost_backup_count=lost_backup_count,
-        )
 
     def _registry_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
         if entry.kind == MAP_KIND:

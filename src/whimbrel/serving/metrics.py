@@ -35,7 +35,7 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["structures"] = len(member.registry.structures())
     figures["schemas"] = len(member.registry.schemas())
     figures["registry_announcements"] = member.registry.announcing_count()
-    figures["partitions_lost_total"] = member.lost_total
+    figures["partitions_lost_total"] = member.migrations.partitions_lost
     figures["messages_from_strangers_total"] = member.strangers_total
     figures["partitions_owned"] = server.table.primary_count(server.ctx.id)
     figures["replicas_held"] = server.table.replica_count(server.ctx.id)
