@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -96,9 +97,10 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
 
 
 def _spread(values: Sequence[float], digits: int = 2) -> str:
-    """Least, middle and greatest, or the one value there is."""
+    """Least, median and greatest, or the one value there is."""
     ordered = sorted(values)
-    shown = [ordered[0], ordered[len(ordered) // 2], ordered[-1]] if ordered[1:] else ordered
+    middle = statistics.median(ordered)
+    shown = [ordered[0], middle, ordered[-1]] if ordered[1:] else ordered
     return " / ".join(f"{value:.{digits}f}" for value in shown)
 
 
@@ -114,7 +116,13 @@ def _throughput(found: dict[str, Json]) -> list[str]:
                 [name, cell["operation"], cell["backups"], cell["depth"], cpu, rate, p50, p99]
             )
     rows.sort(key=lambda row: (str(row[1]), int(str(row[3])), -int(str(row[2])), str(row[0])))
-    headers = ["server", "operation", "sync backups", "depth", "CPU us/op (min / median / max)"]
+    headers = [
+        "server",
+        "operation",
+        "sync backups",
+        "depth",
+        "CPU us/op (least / median / greatest)",
+    ]
     return table([*headers, "k op/s", "p50 us", "p99 us"], rows)
 
 
@@ -235,7 +243,7 @@ def report() -> str:
         "",
         f"Written by `run_all.py` on {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC: "
         f"{os.cpu_count()} cores ({_processor()}), {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}. Cells with three figures: least / middle / "
+        f"Python {platform.python_version()}. Cells with three figures: least / median / "
         "greatest of the runs.",
     ]
     for name, (title, make) in TABLES.items():
