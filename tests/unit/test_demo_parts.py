@@ -13,6 +13,7 @@ import pytest
 
 from whimbrel.cli.main import run as run_cli
 from whimbrel.demo import probe
+from whimbrel.demo.cluster import Row, copies_made, promotions_after
 from whimbrel.demo.data import AIRLINES, FLIGHTS, PLANES, TABLES, WEATHER, read_table
 from whimbrel.demo.job import verdict
 from whimbrel.demo.later import Worker, begin
@@ -243,3 +244,13 @@ def test_a_file_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert run_cli(["demo", "--out", str(file)]) == 2
     assert str(file) in capsys.readouterr().err
     assert file.read_text() == "mine"
+
+
+def test_copies_are_counted_from_tables() -> None:
+    """Goal: the figures survive a leaving master, whose history goes with it. Method: one row
+    that gained a holder, one that only changed roles, one that lost its primary.
+    """
+    before: list[Row] = [["a", "b"], ["a", "b"], ["c", "a"], ["c"]]
+    after: list[Row] = [["d", "a"], ["b", "a"], ["a", "b"], ["a", None]]
+    assert copies_made(before, after) == 3
+    assert promotions_after(before, "c") == 1

@@ -1,7 +1,7 @@
 """Changes of the cluster during the demonstration, and what each of them cost.
 
 Before a change the cluster is asked for the least number of copies that it needs; afterwards the
-demonstration waits until everything is safe again and reads how many were made.
+demonstration waits until everything is safe again and compares the tables for those made.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 import msgspec
@@ -24,6 +24,9 @@ SAFE_TIMEOUT_S: Final = 110.0
 PROBE_END_S: Final = 60.0
 """Longest time the probe may take to check its ledger."""
 API: Final = "/api/v1"
+
+Row = list[str | None]
+"""Uuids of a partition's holders, primary first."""
 
 
 class Change(msgspec.Struct):
@@ -91,29 +94,41 @@ class Director:
     ) -> Change:
         cluster = self._cluster
         least = int(cluster.get(f"{API}/plan?{question}")["lower_bound_copies"])
-        master, known = self._processes()
+        before = self._rows()
         change = Change(kind, "", time.monotonic(), least)
         change.exit_status = act()
         change.done_s = time.monotonic()
-        change.member = cluster.members[-1 if index is None else index].address
+        member = cluster.members[-1 if index is None else index]
+        change.member = member.address
         cluster.wait_until_safe(SAFE_TIMEOUT_S)
         change.safe_s = time.monotonic()
-        now_master, processes = self._processes()
-        # A new master counts its processes from the start: all of them are new.
-        before = {found["id"] for found in known} if now_master == master else set()
-        fresh = [found for found in processes if found["id"] not in before]
-        change.copies = sum(int(found["copies"]) for found in fresh)
-        change.promotions = sum(int(found["promotions"]) for found in fresh)
+        change.copies = copies_made(before, self._rows())
+        if kind == "kill":
+            change.promotions = promotions_after(before, member.uuid)
         self.changes.append(change)
         return change
 
-    def _processes(self) -> tuple[str | None, list[dict[str, Any]]]:
-        """The master and the rebalancing processes that it has seen."""
-        members = self._cluster.get(f"{API}/members")
-        master = next((member["uuid"] for member in members if member["master"]), None)
-        document = self._cluster.get(f"{API}/migrations")
-        current = [document["current"]] if document["current"] else []
-        return master, [*document["history"], *current]
+    def _rows(self) -> list[Row]:
+        """Holders of every partition, primary first.
+
+        The tables are compared, not the master's history: a leaving master takes that along.
+        """
+        rows = self._cluster.get(f"{API}/partitions")["rows"]
+        return [row["replicas"] for row in rows]
+
+
+def copies_made(before: Sequence[Row], after: Sequence[Row]) -> int:
+    """How often a member holds a partition now that it did not hold before."""
+    return sum(
+        holder is not None and holder not in old
+        for old, new in zip(before, after, strict=True)
+        for holder in new
+    )
+
+
+def promotions_after(before: Sequence[Row], killed: str) -> int:
+    """Partitions whose primary was killed and that had a backup to take over."""
+    return sum(row[0] == killed and any(row[1:]) for row in before)
 
 
 class ProbeProcess:

@@ -80,7 +80,6 @@ class Demo:
             stack.enter_context(self._tell)
             stack.callback(cluster.close)
             self._begin(cluster, logs)
-            stack.callback(self._end_spark)
             probe = stack.enter_context(ProbeProcess(cluster.name, cluster.addresses()))
             probe.await_start(PROBE_START_S)
             director = Director(cluster)
@@ -90,6 +89,8 @@ class Demo:
             query = self._worker.do(lambda: self._query(cluster))
             self._tell.title("The probe checks its ledger")
             ledger = probe.finish()
+            # Only in the end: after Ctrl-C a job may run that nobody wants to wait for.
+            self._end_spark()
         return self._finish(load, director.changes, tables, query, ledger)
 
     # -- acts -----------------------------------------------------------------------------
@@ -231,7 +232,7 @@ class Demo:
         return writing_s
 
     def _end_spark(self) -> None:
-        """Stop Spark, unless a job of it still runs: then it ends together with us."""
+        """Stop Spark; where that does not succeed, it ends together with us."""
         with suppress(OperationError):
             self._worker.begin(self._spark.stop).outcome(SPARK_END_S)
 
