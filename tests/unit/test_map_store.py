@@ -6,7 +6,12 @@ import gc
 
 import pytest
 
-from whimbrel.core.structures.map_store import SCAN_END, SCAN_IDLE_MS, MapStore
+from whimbrel.core.structures.map_store import (
+    SCAN_BYTES_MAX,
+    SCAN_END,
+    SCAN_IDLE_MS,
+    MapStore,
+)
 from whimbrel.core.structures.record import (
     NEVER_MS,
     RECORD_BYTES,
@@ -191,6 +196,17 @@ def test_a_scan_returns_everything_once(count: int) -> None:
     assert sorted(walk(store, count)) == sorted(bytes(4) + key(n) for n in range(300))
     assert walk(MapStore(), count) == []
     assert store.scan(SCAN_END, 5, 0) == (SCAN_END, [])
+
+
+def test_a_chunk_of_a_scan_is_bounded_in_bytes() -> None:
+    """Large values make short chunks, so that every answer fits into a message; none is missed."""
+    store = MapStore()
+    large = bytes(SCAN_BYTES_MAX // 4)
+    for number in range(10):
+        store.put(key(number), large, 1_000)
+    cursor, found = store.scan(0, 100, 1_000)
+    assert cursor != SCAN_END and 4 <= len(found) <= 5
+    assert sorted(walk(store, 100)) == sorted(bytes(4) + key(n) for n in range(10))
 
 
 def test_a_scan_survives_changes_and_goes_on_at_another_replica() -> None:

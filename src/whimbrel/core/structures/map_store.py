@@ -47,6 +47,9 @@ from whimbrel.core.structures.record import (
 )
 from whimbrel.errors import ProtocolError, SerializationError
 
+SCAN_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes of keys and values after which a chunk of a scan ends, however few entries it has: an
+answer must fit into a message whatever the size of the values."""
 SCAN_END = -1
 """The cursor after the last chunk."""
 SCAN_IDLE_MS = 60_000
@@ -383,7 +386,7 @@ class MapStore:
 
         Args:
             cursor: 0 to begin, then what the last call returned.
-            count: Entries wanted, at least 1.
+            count: Entries wanted, at least 1; fewer come when they fill SCAN_BYTES_MAX.
             now_ms: Wall clock; expired entries are left out.
 
         Returns:
@@ -398,10 +401,10 @@ class MapStore:
         records, timings = self.records, self.timings
         position = bisect_left(hashes, cursor)
         found: list[tuple[bytes, bytes]] = []
-        total = len(keys)
+        total, size = len(keys), 0
         while position < total:
             here = hashes[position]
-            if len(found) >= count and here != hashes[position - 1]:
+            if (len(found) >= count or size >= SCAN_BYTES_MAX) and here != hashes[position - 1]:
                 return here, found
             key = keys[position]
             record = records.get(key)
@@ -409,6 +412,7 @@ class MapStore:
             if record is None or (timings and self.is_expired(key, now_ms)):
                 continue
             found.append((self.key_data(key), record[RECORD_BYTES:]))
+            size += len(key) + len(record)
         self._forget_scan()
         return SCAN_END, found
 
