@@ -8,7 +8,7 @@ from whimbrel.core.check import check
 from whimbrel.core.effects import ArmTimer, Effect, Note, Send, SendTo
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
-from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.model import ClusterState, MemberInfo, MemberList
 from whimbrel.core.settings import CoreSettings
 
 
@@ -31,6 +31,8 @@ class Context:
         """The installed member list; only the membership room replaces it."""
         self.leaving: tuple[MemberId, ...] = ()
         """Members that asked the master to leave (kept by the master)."""
+        self.transition_until_us = 0
+        """Until when a change of the cluster state is under way; only its room sets it."""
         self.effects: list[Effect] = []
         self._generations: dict[str, int] = {}
         self._armed: dict[str, int] = {}
@@ -47,6 +49,13 @@ class Context:
     def is_master(self) -> bool:
         """Whether this member is the master of its own list."""
         return self.members.master == self.id
+
+    @property
+    def state(self) -> ClusterState:
+        """What the cluster may do now; IN_TRANSITION while a change of it is under way here."""
+        if self.now_us < self.transition_until_us:
+            return ClusterState.IN_TRANSITION
+        return self.members.state
 
     def is_member(self, member: MemberId) -> bool:
         """Whether the id stands in the installed list."""

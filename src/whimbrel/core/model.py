@@ -16,6 +16,9 @@ from whimbrel.core.ids import (
     Row,
 )
 
+CLUSTER_VERSION = "4.1"
+"""The newest ways of the cluster this code knows (PIM-41 to PIM-44)."""
+
 
 class MemberInfo(msgspec.Struct, frozen=True):
     """One entry of the member list."""
@@ -32,12 +35,51 @@ class MemberInfo(msgspec.Struct, frozen=True):
     """Start of the process by its own clock: tells two processes with one identity apart (M4)."""
 
 
+class ClusterState(enum.StrEnum):
+    """What the cluster may do (GCM-01). Code asks the attributes, never the name (GCM-02)."""
+
+    ACTIVE = "ACTIVE"
+    NO_MIGRATION = "NO_MIGRATION"
+    FROZEN = "FROZEN"
+    PASSIVE = "PASSIVE"
+    IN_TRANSITION = "IN_TRANSITION"
+    """A change of state is under way; never in a member list."""
+
+    @property
+    def join_allowed(self) -> bool:
+        """Whether new members are admitted (GCM-03 to GCM-06)."""
+        return self in (ClusterState.ACTIVE, ClusterState.NO_MIGRATION)
+
+    @property
+    def migration_allowed(self) -> bool:
+        """Whether replicas are moved or missing ones copied."""
+        return self is ClusterState.ACTIVE
+
+    @property
+    def promotion_allowed(self) -> bool:
+        """Whether backups are promoted and lost partitions get an owner (GCM-08, GCM-10)."""
+        return self in (ClusterState.ACTIVE, ClusterState.NO_MIGRATION)
+
+
 class MemberList(msgspec.Struct, frozen=True):
-    """The versioned member list, oldest first. The first member is the master (ADL, M2)."""
+    """The versioned member list, oldest first. The first member is the master (ADL, M2).
+
+    What the whole cluster must agree on travels in it, so that a new master and a joiner know:
+    the cluster state, the version of the cluster's ways, and who is missing.
+    """
 
     version: int
     members: tuple[MemberInfo, ...]
     cluster_id: str = ""
+    state: ClusterState = ClusterState.ACTIVE
+    cluster_version: Name = CLUSTER_VERSION
+    """``4.0``: one table version and serial migrations; from ``4.1`` on the ways of paper 07."""
+    missing: tuple[MemberInfo, ...] = ()
+    """Members that left while joining was forbidden; their seats are kept (GCM-09)."""
+
+    def with_members(self, members: tuple[MemberInfo, ...]) -> MemberList:
+        """The next list, with other members and everything else as it is."""
+        return msgspec.structs.replace(self, version=self.version + 1, members=members)
 
     @property
     def master(self) -> MemberId | None:

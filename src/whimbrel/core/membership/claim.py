@@ -10,6 +10,8 @@ still publishes elsewhere stays below.
 
 from __future__ import annotations
 
+import msgspec
+
 from whimbrel.core.ids import MemberId
 from whimbrel.core.membership.newcomers import Newcomers
 from whimbrel.core.membership.room import Phase, Room
@@ -183,7 +185,9 @@ class Claim:
         # master, who goes up in ones, needs more changes than there are members to catch up.
         jump = newest.ids().index(ctx.id) * max(1, len(newest.members))
         ctx.disarm(CLAIM_TIMER)
-        claimed = MemberList(newest.version + max(1, jump), members, newest.cluster_id)
+        claimed = msgspec.structs.replace(
+            newest, version=newest.version + max(1, jump), members=members
+        )
         self._unlink(claimed)
         room.install(claimed)
 

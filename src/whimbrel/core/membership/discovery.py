@@ -116,7 +116,10 @@ class Discovery:
     def _found(self) -> None:
         ctx = self._room.ctx
         ctx.note("cluster_founded", name=ctx.settings.cluster_name)
-        self._room.install(MemberList(1, (ctx.me,), cluster_id=str(ctx.id)))
+        founded = MemberList(
+            1, (ctx.me,), cluster_id=str(ctx.id), cluster_version=ctx.settings.cluster_version
+        )
+        self._room.install(founded)
 
     def _failure(self) -> str:
         seconds = self._room.ctx.settings.join_timeout_us / 1_000_000

@@ -16,7 +16,7 @@ from whimbrel.core.messages import (
     JoinRequested,
     ProbeAnswered,
 )
-from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.model import MemberInfo
 
 JOIN_TIMER = "membership.join"
 JOINERS_MAX = 1_000
@@ -113,9 +113,7 @@ class Joining:
         for info in joiners:
             self.forget(info.id)
         members = ctx.members
-        self._room.install(
-            MemberList(members.version + 1, (*members.members, *joiners), members.cluster_id)
-        )
+        self._room.install(members.with_members((*members.members, *joiners)))
 
     # -- who knows ------------------------------------------------------------------------
 

@@ -187,7 +187,7 @@ class Membership(Room):
             msgspec.structs.replace(item, lite=False) if item.id == member else item
             for item in members.members
         )
-        self.install(MemberList(members.version + 1, promoted, members.cluster_id))
+        self.install(members.with_members(promoted))
         return True
 
     # -- consequences ---------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Membership(Room):
             return
         members = self.ctx.members
         kept = tuple(info for info in members.members if info.id not in suspected)
-        self.install(MemberList(members.version + 1, kept, members.cluster_id))
+        self.install(members.with_members(kept))
 
     def _on_publish_timer(self) -> None:
         if self.phase is Phase.MEMBER and self.ctx.is_master:
