@@ -9,6 +9,7 @@ GridError
         PartitionLostError
         OverloadedError
         UnsupportedError
+        StateForbidsError   the cluster state does not allow it; nothing has happened
     ProtocolError           bytes that do not follow a protocol of ours
     SerializationError
     AuthenticationError
@@ -78,6 +79,12 @@ class UnsupportedError(OperationError):
     """The request names something that this member does not offer."""
 
     reason = "unsupported"
+
+
+class StateForbidsError(OperationError):
+    """The cluster state does not allow the operation; nothing has happened."""
+
+    reason = "cluster_state"
 
 
 class ProtocolError(GridError):

@@ -89,6 +89,9 @@ class FakeHost:
             return FakeExport([])
         return FakeExport(list(self.data[migration.partition_id]))
 
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        return ()
+
     def begin_destination(self, migration: MigrationInfo) -> None:
         pid = migration.partition_id
         assert pid not in self.ingesting

@@ -8,6 +8,7 @@ member that is silent costs a sentence, never a hanging request.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from whimbrel.core.ids import MemberId
 from whimbrel.core.model import MemberInfo
 from whimbrel.errors import GridError, OperationError, UsageError
 from whimbrel.runtime.node import Node
+from whimbrel.serving.documents import state_of
 
 ANSWER_TIMEOUT_S = 2.0
 """How long an HTTP request waits for other members."""
@@ -22,14 +24,21 @@ NAMES_PER_QUESTION = 1_000
 EVENTS_MAX = 1_000
 """Newest events of the cluster that are shown."""
 NO_PROCESS = {"active": 0, "queued": 0, "planned": 0, "completed": 0, "failed": 0}
-STATE = "ACTIVE"
-"""The one cluster state there is."""
+CHANGE_TIMEOUT_S = 12.0
+"""How long an order waits for a change of the cluster state; the client waits a little longer."""
+CHANGE_POLL_S = 0.05
+PASSING_TIMEOUT_S = 5.0
+"""How long a change is tried again that only waits for news to arrive."""
 
 Json = dict[str, Any]
 
 
 class MemberUnknownError(UsageError):
     """An order or a question names a member that is not on the list."""
+
+
+class ChangeRefusedError(OperationError):
+    """The cluster state cannot change now; nothing has changed, and it may be asked for again."""
 
 
 class ClusterDocuments:
@@ -115,12 +124,24 @@ class ClusterDocuments:
             return self._status(f"the master is not heard: {master}", {})
         if isinstance(master, BaseException):
             raise master
-        return self._status(_unsafe(master, answers), master)
+        found = self._status(_unsafe(master, answers), master)
+        # The master counts what it sees vanish, a member that came back what it finds lost.
+        others = [
+            answer["partitions_lost"]
+            for info, answer in answers
+            if info.id != found["master"] and not isinstance(answer, GridError)
+        ]
+        found["partitions_lost"] += sum(others)
+        return found
 
     def _status(self, reason: str, master: Json) -> Json:
         known = [info.id for info in self.members()]
         return {
-            "state": STATE,
+            "state": master.get("state", self._node.engine.member.ctx.members.state),
+            "cluster_version": master.get(
+                "cluster_version", self._node.engine.member.ctx.members.cluster_version
+            ),
+            "missing": master.get("missing", []),
             "safe": not reason,
             "reason": reason,
             "members": len(master.get("members", known)),
@@ -200,6 +221,40 @@ class ClusterDocuments:
                 raise
         return {"member": info.id, "address": str(info.address), "leaving": True}
 
+    async def change_cluster(self, state: str, cluster_version: str = "") -> Json:
+        """Change the cluster state or version; every member is in the new one when this returns.
+
+        Raises:
+            UsageError: There is no such state.
+            ChangeRefusedError: Not now; nothing has changed.
+            OperationError: It is not known in time whether every member has the change.
+        """
+        if state:
+            state_of(state)
+        name, attempt = str(uuid.uuid4()), 0
+        problem = "nobody has answered"
+        end_s = asyncio.get_running_loop().time() + CHANGE_TIMEOUT_S
+        passing_end_s = end_s - CHANGE_TIMEOUT_S + PASSING_TIMEOUT_S
+        while (now_s := asyncio.get_running_loop().time()) < end_s:
+            wish = {"wish": f"{name}/{attempt}", "state": state, "cluster_version": cluster_version}
+            try:
+                found: Json = await self.ask(None, "change_cluster", wish)
+            except OperationError as silence:
+                problem = str(silence)
+            else:
+                if found["done"]:
+                    here: Json = await self.ask(self._node.member_id, "cluster_state")
+                    return here
+                if found["refusal"]:
+                    problem = str(found["refusal"])
+                    if not found["passing"] or now_s >= passing_end_s:
+                        raise ChangeRefusedError(f"the cluster state cannot change now: {problem}")
+                    attempt += 1
+            await asyncio.sleep(CHANGE_POLL_S)
+        raise OperationError(
+            f"it is not known whether every member is in the new state: {problem}; ask for it again"
+        )
+
 
 def _unsafe(master: Json, answers: Sequence[tuple[MemberInfo, Any]]) -> str:
     """Why the cluster is not safe, in one sentence; empty when it is."""
@@ -208,7 +263,8 @@ def _unsafe(master: Json, answers: Sequence[tuple[MemberInfo, Any]]) -> str:
     if [info.id for info, _ in answers] != master["members"]:
         return "the member list is changing"
     if master["holes"]:
-        return f"{master['holes']} replicas are missing"
+        why = "" if master["state"] == "ACTIVE" else f" (the cluster state is {master['state']})"
+        return f"{master['holes']} replicas are missing{why}"
     for info, answer in answers:
         if isinstance(answer, GridError):
             return str(answer)

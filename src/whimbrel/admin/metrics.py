@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from whimbrel.core.model import ClusterState
 from whimbrel.runtime.node import Node
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -23,6 +24,8 @@ HELP = {
     "partitions_owned": "Partitions of which this member is the primary",
     "replicas_held": "Replicas in this member's rows, primaries included",
     "unsettled_replicas": "What keeps the replicas here from being known to be in step",
+    "cluster_state": "0 ACTIVE, 1 NO_MIGRATION, 2 FROZEN, 3 PASSIVE, 4 a change is under way",
+    "members_missing": "Members that are away while the cluster state keeps their seats",
     "migrations_active": "Migrations this member takes part in",
 }
 """Help texts where the name does not say it all."""
@@ -64,6 +67,10 @@ class Metrics(Collector):
             "unsettled_replicas": plane.unsettled(),
             "migrations_active": len(member.migrations.active_migrations()),
             "is_master": float(member.ctx.is_master),
+            "cluster_state": float(list(ClusterState).index(member.ctx.state)),
+            "members_missing": sum(
+                member.ctx.members.get(info.id) is None for info in member.ctx.members.missing
+            ),
             **{f"{name}{COUNTER_END}": value for name, value in plane.counters.items()},
         }
 

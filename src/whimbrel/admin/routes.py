@@ -1,7 +1,8 @@
 """Paths, methods and status codes of the admin side. Knows HTTP; documents come from elsewhere.
 
 Errors are JSON objects ``{"error": sentence}``: 400 a question without sense, 403 a foreign page,
-404 an unknown path or member, 405 a wrong method, 413 and 415 a wrong body, 503 nobody answers.
+404 an unknown path or member, 405 a wrong method, 409 a change that is refused now, 413 and 415 a
+wrong body, 503 nobody answers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from whimbrel.admin.documents import ClusterDocuments, MemberUnknownError
+from whimbrel.admin.documents import ChangeRefusedError, ClusterDocuments, MemberUnknownError
 from whimbrel.admin.metrics import CONTENT_TYPE, Metrics
 from whimbrel.core.effects import Note
 from whimbrel.errors import GridError, UsageError
@@ -32,6 +33,12 @@ BODY_TIMEOUT_S = 5.0
 API = "/api/v1"
 
 Answer = Callable[[Request], Awaitable[Response]]
+
+
+class StateOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of an order to change the cluster state."""
+
+    state: str
 
 
 class ShutdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,7 +75,10 @@ class Routes:
             f"{API}/events": self._events,
             f"{API}/plan": self._plan,
         }
-        posts: dict[str, Answer] = {f"{API}/shutdown": self._shutdown}
+        posts: dict[str, Answer] = {
+            f"{API}/shutdown": self._shutdown,
+            f"{API}/state": self._state,
+        }
         self._paths = [*gets, *posts]
         routes = [Route(path, self._safely(get), methods=["GET"]) for path, get in gets.items()]
         routes += [
@@ -89,6 +99,8 @@ class Routes:
                 return await answer(request)
             except MemberUnknownError as problem:
                 return error(404, str(problem))
+            except ChangeRefusedError as problem:
+                return error(409, str(problem))
             except UsageError as problem:
                 return error(400, str(problem))
             except GridError as problem:
@@ -188,6 +200,14 @@ class Routes:
         return document(found)
 
     # -- acting ---------------------------------------------------------------------------
+
+    async def _state(self, request: Request) -> Response:
+        try:
+            order = msgspec.json.decode(await _body(request), type=StateOrder)
+        except msgspec.DecodeError as problem:
+            raise UsageError(f'the body must be {{"state": STATE}}: {problem}') from None
+        self._node.note(Note("info", "state_change_ordered", {"state": order.state}))
+        return document(await self._cluster.change_cluster(order.state))
 
     async def _shutdown(self, request: Request) -> Response:
         try:

@@ -49,7 +49,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("migrations", "look", "Migrations under way and past ones"),
     Command("events", "look", "What happened lately"),
     Command("plan", "plan", "What a join, leave or crash would move"),
-    Command("state", "act", "Read or set the cluster state"),
+    Command("state", "state", "Read or set the cluster state"),
     Command("promote", "act", "Make a lite member a data member"),
     Command("demote", "act", "Make a data member a lite member"),
     Command("shutdown", "shutdown", "Make a member leave gracefully"),

@@ -57,6 +57,8 @@ def _print(found: dict[str, Any]) -> None:
     out.print(f"state       {safe(found['state'])}")
     out.print(f"safety      {word}{why}")
     out.print(f"members     {found['members']}")
+    if found.get("missing"):
+        out.print(f"missing     {safe(', '.join(found['missing']))}")
     if found["partitions_lost"]:
         out.print(f"[bold red]lost        {found['partitions_lost']} partitions[/]")
     moves = found["migrations"]

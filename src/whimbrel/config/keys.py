@@ -327,6 +327,14 @@ _MEMBERSHIP = (
         "hazelcast.mastership.claim.timeout.seconds",
     ),
     _seconds(
+        "membership.state_lock_lease_s",
+        "core",
+        "state_lock_lease_us",
+        "How long members stand still at most for a change of the cluster state",
+        1,
+        3_600,
+    ),
+    _seconds(
         "membership.call_timeout_s",
         "core",
         "call_timeout_us",

@@ -38,7 +38,8 @@ def check_roles(member: Member) -> None:
         check(replica.row == row, "the data plane knows the table's row")
         index = index_in(row, member.ctx.id)
         check(replica.index == index, "our replica index is that of the row")
-        check(replica.is_primary == (index == 0), "we are primary where the row says so")
+        is_primary = index == 0 and replica.has_data
+        check(replica.is_primary == is_primary, "we are primary where the row says so")
         check(
             replica.writable == (replica.is_primary and not replica.migrating),
             "a partition is writable when we are its primary and it does not migrate",

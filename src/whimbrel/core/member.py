@@ -16,7 +16,7 @@ from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId
 from whimbrel.core.membership.service import Membership
 from whimbrel.core.messages import Message, RegistryEntry
 from whimbrel.core.migration.service import Migrations
-from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.model import ClusterState, MemberInfo, MemberList
 from whimbrel.core.registry import MAP_KIND, Registry
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.settings import CoreSettings
@@ -38,6 +38,8 @@ MEMBERSHIP_MESSAGES: tuple[type[Message], ...] = (
     m.ProbeRequested, m.ProbeAnswered, m.JoinRequested, m.JoinRefused, m.MembersPublished,
     m.Heartbeat, m.SuspicionTold, m.ClaimRequested, m.ClaimAnswered, m.LeaveRequested,
     m.LeaveAllowed, m.LeaveOrdered, m.GoodbyeTold, m.JoinersTold, m.JoinersNoted,
+    m.StateLockRequested, m.StateLockAnswered, m.StateUnlockRequested, m.StateUnlockAnswered,
+    m.StateConfirmRequested, m.StateConfirmAnswered,
 )  # fmt: skip
 MIGRATION_MESSAGES: tuple[type[Message], ...] = (
     m.TablePublished, m.PublicationAnswered, m.StampPublished, m.TableRequested,
@@ -47,6 +49,7 @@ MIGRATION_MESSAGES: tuple[type[Message], ...] = (
 )  # fmt: skip
 REPLICATION_MESSAGES: tuple[type[Message], ...] = (
     m.VersionsTold, m.SyncRequested, m.SyncSent, m.SyncAnswered, m.SyncRefused,
+    m.RefillRequested, m.RefillSent, m.RefillAnswered, m.RefillRefused,
 )  # fmt: skip
 REGISTRY_MESSAGES: tuple[type[Message], ...] = (m.RegistryTold, m.RegistryAnswered)
 QUESTION_MESSAGES: tuple[type[Message], ...] = (m.QuestionAsked, m.QuestionAnswered)
@@ -76,6 +79,8 @@ class Member:
         self.on_question: Callable[[MemberId, Message], None] | None = None
         """Takes QuestionAsked and QuestionAnswered; set by the layer that knows documents."""
         self.on_view_changed: Callable[[MemberList, MemberList], None] | None = None
+        self.on_state_changed: Callable[[ClusterState, ClusterState], None] | None = None
+        """Told of the old and the new cluster state once the list with it is installed here."""
         self.on_link_restored: Callable[[MemberId], None] | None = None
         self.on_registry_changed: Callable[[RegistryEntry, RegistryEntry | None], None] | None = (
             None
@@ -199,6 +204,8 @@ class Member:
         membership.on_expelled = self._expelled
         migrations.on_rows_changed = self._rows_changed
         migrations.on_may_leave = membership.allow_leave
+        membership.states.table = migrations
+        self.dataplane.on_seat_lost = migrations.seat_lost
         self.registry.on_changed = self._registry_changed
 
     def _view_changed(self, old: MemberList, new: MemberList) -> None:
@@ -207,6 +214,8 @@ class Member:
         self.migrations.view_changed(old, new)
         if self.on_view_changed is not None:
             self.on_view_changed(old, new)
+        if old.version and old.state is not new.state and self.on_state_changed is not None:
+            self.on_state_changed(old.state, new.state)
 
     def _became_master(self) -> None:
         self.registry.became_master()

@@ -146,6 +146,58 @@ class GoodbyeTold(Message, frozen=True):
     member: MemberId
 
 
+# -- cluster state ------------------------------------------------------------------------
+
+
+class StateLockRequested(Message, frozen=True):
+    """The master is about to change what the whole cluster agreed on: stand still (PIM-31).
+
+    The lock holds for ``lease_us`` at most, and for the member list of this version only.
+    """
+
+    transaction: str
+    list_version: int
+    mark: int
+    """What both tables are compared by: the stamp (PIM-31), or the global version (PIM-32)."""
+    lease_us: int
+
+
+class StateLockAnswered(Message, frozen=True):
+    """``reason`` is empty when the lock is held, else why it is refused."""
+
+    transaction: str
+    reason: str
+    without_data: tuple[PartitionId, ...] = ()
+    """Partitions in whose rows the sender stands without having got its data back."""
+    is_passing: bool = False
+    """Whether the reason is about to pass by itself: news are on their way."""
+
+
+class StateUnlockRequested(Message, frozen=True):
+    """The change is off: give this transaction's lock back, no other one's."""
+
+    transaction: str
+
+
+class StateUnlockAnswered(Message, frozen=True):
+    """This transaction holds no lock here."""
+
+    transaction: str
+
+
+class StateConfirmRequested(Message, frozen=True):
+    """The change is in the list of this version, which was sent before: do you have it?"""
+
+    transaction: str
+    list_version: int
+
+
+class StateConfirmAnswered(Message, frozen=True):
+    """The sender has installed that list, or a later one."""
+
+    transaction: str
+
+
 # -- partition table ----------------------------------------------------------------------
 
 
@@ -369,6 +421,43 @@ class SyncRefused(Message, frozen=True):
     reason: str
 
 
+class RefillRequested(Message, frozen=True):
+    """A primary that has come back without data asks a backup for all it has of a partition."""
+
+    refill_id: int
+    partition_id: PartitionId
+    partition_version: int
+
+
+class RefillSent(Message, frozen=True):
+    """Backup to returned primary; DATA channel; answered one by one.
+
+    A part whose vector has no lineage is of a namespace that may lack something.
+    """
+
+    refill_id: int
+    partition_id: PartitionId
+    sequence: int
+    parts: tuple[FragmentPart, ...]
+    last: bool
+
+
+class RefillAnswered(Message, frozen=True):
+    """Returned primary to backup: go on, or (``success`` False) stop."""
+
+    refill_id: int
+    sequence: int
+    success: bool
+
+
+class RefillRefused(Message, frozen=True):
+    """Backup to returned primary: ``has_none`` when it has no data either, else not now."""
+
+    refill_id: int
+    partition_id: PartitionId
+    has_none: bool
+
+
 # -- registry, questions, orders ----------------------------------------------------------
 
 
@@ -419,17 +508,20 @@ class QuestionAnswered(Message, frozen=True):
 ANY_MESSAGE = (
     ProbeRequested | ProbeAnswered | JoinRequested | JoinersTold | JoinersNoted | JoinRefused
     | MembersPublished | Heartbeat | SuspicionTold | ClaimRequested | ClaimAnswered
-    | LeaveRequested | LeaveAllowed | LeaveOrdered | GoodbyeTold | TablePublished
+    | LeaveRequested | LeaveAllowed | LeaveOrdered | GoodbyeTold
+    | StateLockRequested | StateLockAnswered | StateUnlockRequested | StateUnlockAnswered
+    | StateConfirmRequested | StateConfirmAnswered | TablePublished
     | PublicationAnswered | StampPublished | TableRequested | StateRequested | StateAnswered
     | MigrationRequested
     | MigrationDataAnswered | MigrationCommitRequested | MigrationCommitAnswered
     | PromotionRequested | PromotionAnswered | FragmentSent | FragmentAnswered | VersionsTold
-    | SyncRequested | SyncSent | SyncAnswered | SyncRefused | RegistryTold | RegistryAnswered
-    | QuestionAsked | QuestionAnswered
+    | SyncRequested | SyncSent | SyncAnswered | SyncRefused
+    | RefillRequested | RefillSent | RefillAnswered | RefillRefused
+    | RegistryTold | RegistryAnswered | QuestionAsked | QuestionAnswered
 )  # fmt: skip
 """The union the decoder is built from."""
 
-DATA_CHANNEL: tuple[type[Message], ...] = (FragmentSent, SyncSent)
+DATA_CHANNEL: tuple[type[Message], ...] = (FragmentSent, SyncSent, RefillSent)
 """Messages that travel on the bulk connection."""
 
 ADDRESSED: tuple[type[Message], ...] = (

@@ -75,11 +75,30 @@ class MemberList(msgspec.Struct, frozen=True):
     cluster_version: Name = CLUSTER_VERSION
     """``4.0``: one table version and serial migrations; from ``4.1`` on the ways of paper 07."""
     missing: tuple[MemberInfo, ...] = ()
-    """Members that left while joining was forbidden; their seats are kept (GCM-09)."""
+    """Members that left while joining was forbidden; their seats are kept (GCM-09).
+
+    One that has come back stands among the members as well: what it holds in its seats was with
+    the process that died, so it is a replica without data until it has been given them.
+    """
 
     def with_members(self, members: tuple[MemberInfo, ...]) -> MemberList:
-        """The next list, with other members and everything else as it is."""
-        return msgspec.structs.replace(self, version=self.version + 1, members=members)
+        """The next list, with other members and everything else as it is.
+
+        Who is no longer among the members while joining is forbidden is missing (GCM-09).
+        """
+        missing = self.missing
+        if not self.state.join_allowed:
+            staying = {info.id for info in members}
+            left = {info.id: info for info in self.members if info.id not in staying}
+            earlier = tuple(info for info in missing if info.id not in left)
+            missing = (*earlier, *left.values())
+        return msgspec.structs.replace(
+            self, version=self.version + 1, members=members, missing=missing
+        )
+
+    def is_missing(self, member: MemberId) -> bool:
+        """Whether a member keeps a seat whose data went with its process; it may be back."""
+        return any(info.id == member for info in self.missing)
 
     @property
     def master(self) -> MemberId | None:

@@ -59,3 +59,7 @@ class FragmentHost(Protocol):
         vectors (facts 5.1); releases acknowledgements expected from former backups.
         """
         ...
+
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        """Partitions in whose rows we stand, back in our seats, without their data (GCM-09)."""
+        ...

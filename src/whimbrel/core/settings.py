@@ -46,6 +46,8 @@ class CoreSettings(msgspec.Struct, frozen=True):
     """Mastership claim: members that do not answer in this time are dropped."""
     call_timeout_us: int = 2_000_000
     """An unanswered control request is repeated after this time."""
+    state_lock_lease_us: int = 60_000_000
+    """How long a member stands still at most for a change of the cluster state (PIM-31)."""
     leave_retry_us: int = 1_000_000
     leave_timeout_us: int = 600_000_000
     member_list_publish_interval_us: int = 60_000_000

@@ -387,7 +387,9 @@ class Node:
         self.timers.clear()
         self.links.close_all()
         self.door.close_all(at_once=True)
-        self.identity.renew()
+        # Where nobody new may join, only its old uuid brings it back to its seat (GCM-09).
+        if self.engine.member.ctx.members.state.join_allowed:
+            self.identity.renew()
         self._new_engine()
         self.stimulate(Started(self._join_addresses()))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from whimbrel.core.ids import REPLICA_SLOTS, MemberId, Row
-from whimbrel.core.model import MigrationInfo
+from whimbrel.core.model import ClusterState, MigrationInfo
 from whimbrel.core.partition.groups import member_groups
 from whimbrel.core.partition.quotas import replica_quotas
 from whimbrel.core.registry import backups_of
@@ -39,6 +39,15 @@ class LeaveOrder(msgspec.Struct, frozen=True):
     member: str
 
 
+class StateWish(msgspec.Struct, frozen=True):
+    """A wished change of what the whole cluster agreed on; empty fields stay as they are."""
+
+    wish: str
+    """Name of the wish: asked again under it, the document tells what became of it."""
+    state: str = ""
+    cluster_version: str = ""
+
+
 class SizesQuestion(msgspec.Struct, frozen=True):
     """Names the structures whose sizes are asked."""
 
@@ -63,6 +72,8 @@ class Documents:
             "partition_bytes": self.partition_bytes,
             "plan": self.plan,
             "leave": self.leave,
+            "change_cluster": self.change_cluster,
+            "cluster_state": self.cluster_state,
         }
 
     # -- looking --------------------------------------------------------------------------
@@ -106,6 +117,7 @@ class Documents:
                 "stamp": str(member.migrations.table.stamp),
                 "unsettled": member.dataplane.unsettled(),
                 "announcing": member.registry.announcing_count(),
+                "partitions_lost": member.migrations.partitions_lost,
             }
         )
 
@@ -157,8 +169,16 @@ class Documents:
                 "list_version": member.ctx.members.version,
                 "stamp": str(table.stamp),
                 "holes": _hole_count(table.rows, self._depth()),
+                "state": member.ctx.members.state,
+                "cluster_version": member.ctx.members.cluster_version,
+                "missing": self._missing(),
             }
         )
+
+    def cluster_state(self, _: bytes = b"") -> bytes:
+        """What this member's own list says the whole cluster agreed on."""
+        members = self._member.ctx.members
+        return _encode({"state": members.state, "cluster_version": members.cluster_version})
 
     def migrations(self, _: bytes = b"") -> bytes:
         """The process under way and the finished ones of this master, oldest first."""
@@ -241,10 +261,36 @@ class Documents:
         self._member.apply(LeaveWanted())
         return _encode({"leaving": True})
 
+    def change_cluster(self, arguments: bytes) -> bytes:
+        """As master, begin a change of the cluster state, or tell what became of it (GCM-11).
+
+        Raises:
+            UsageError: There is no such state, or nothing is wished.
+        """
+        wish = _decoded(arguments, StateWish)
+        if not wish.wish or not (wish.state or wish.cluster_version):
+            raise UsageError("a wish has a name, and a state or a cluster version")
+        outcome = self._member.membership.change_cluster(
+            wish.wish, state_of(wish.state) if wish.state else None, wish.cluster_version or None
+        )
+        return _encode(
+            {
+                "done": outcome.is_done,
+                "refusal": outcome.refusal,
+                "passing": outcome.is_passing,
+            }
+        )
+
     # -- figures --------------------------------------------------------------------------
 
     def _owned(self) -> list[PartitionReplica]:
         return [part for part in self._member.dataplane.partitions if part.is_primary]
+
+    def _missing(self) -> list[str]:
+        """Addresses of members that are not here and whose seats are kept."""
+        members = self._member.ctx.members
+        away = (info for info in members.missing if members.get(info.id) is None)
+        return [str(info.address) for info in away]
 
     def _active(self) -> list[MigrationInfo]:
         return self._member.migrations.active_migrations()
@@ -269,6 +315,18 @@ class Documents:
         loads = [table.replica_count(member) for member in members]
         quotas = replica_quotas(table.partition_count, self._depth(), loads, group_of)
         return dict(zip(members, quotas, strict=True)).get(self._member.ctx.id, 0)
+
+
+def state_of(text: str) -> ClusterState:
+    """The cluster state of this name.
+
+    Raises:
+        UsageError: Nobody can ask for a state of this name.
+    """
+    names = [state.value for state in ClusterState if state is not ClusterState.IN_TRANSITION]
+    if text not in names:
+        raise UsageError(f"there is no cluster state {text!r}; it is one of {', '.join(names)}")
+    return ClusterState(text)
 
 
 def _decoded(arguments: bytes, kind: type[T]) -> T:

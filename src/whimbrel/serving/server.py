@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.member import Member
-from whimbrel.core.model import MemberList, members_came, members_left
+from whimbrel.core.model import ClusterState, MemberList, members_came, members_left
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import FAILED_STALE
 from whimbrel.errors import (
@@ -30,6 +30,7 @@ from whimbrel.serving.intake import Intake
 from whimbrel.serving.listeners import Listeners, MapEvent
 from whimbrel.serving.outputs import BULK, Output, ToClient, ToPeer
 from whimbrel.serving.parking import ParkingLot
+from whimbrel.serving.passive import REFUSED_TYPES, refusal
 from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import (
     IN_FLIGHT_MAX,
@@ -115,6 +116,8 @@ class Server:
         self.intake = Intake(self)
         self.only_read = False
         """Whether what a client sent last were nothing but reads that are answered by now."""
+        self.is_passive = False
+        """Whether the cluster state refuses what changes data (GCM-07)."""
         self._dirty: list[Origin] = []
 
     # -- small tools ----------------------------------------------------------------------
@@ -180,6 +183,8 @@ class Server:
                 )
             partition = self._partitions[pid]
             if operation.write:
+                if self.is_passive:
+                    raise refusal(message[4])
                 self.only_read = False
                 ready = partition.writable
             else:
@@ -201,6 +206,8 @@ class Server:
 
     def _dispatch_other(self, origin: Origin, message: RawMessage) -> None:
         run = self.connection_operations.get(message[4])
+        if self.is_passive and message[4] in REFUSED_TYPES:
+            raise refusal(message[4])
         if run is not None and isinstance(origin, Connection):
             run(origin, message)
             return
@@ -224,6 +231,9 @@ class Server:
         operation = self.partition_operations[request.type]
         partition = self.dataplane.partition(request.partition)
         try:
+            if operation.write and self.is_passive:
+                origin.in_flight -= 1
+                raise refusal(request.type)
             if not partition.is_primary:
                 self.forwarding.route(request)
             elif operation.write and partition.migrating:
@@ -334,6 +344,7 @@ class Server:
 
     def members_changed(self, old: MemberList, new: MemberList) -> None:
         """The member list changed: tell clients, end calls to those who left."""
+        self.is_passive = new.state is ClusterState.PASSIVE
         for member in members_left(old, new):
             self.listeners.member_left(member)
             for call in self.calls.member_left(member):

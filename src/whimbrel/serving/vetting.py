@@ -15,7 +15,7 @@ import msgspec
 from whimbrel.core import messages as m
 from whimbrel.core.ids import BACKUP_COUNT_MAX
 from whimbrel.core.messages import Message
-from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
+from whimbrel.core.model import ClusterState, MemberInfo, MemberList, MigrationInfo
 from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, VALUE_BYTES_MAX
 from whimbrel.errors import ProtocolError
 from whimbrel.wire.uuids import uuid_bytes
@@ -67,11 +67,14 @@ def _check_joiners(message: m.JoinersTold | m.JoinersNoted, _: int) -> None:
 
 
 def _check_list(members: MemberList) -> None:
-    _demand(len(members.members) <= MEMBERS_MAX, "too many members in a list", "member_list")
-    ids = members.ids()
-    _demand(len(dict.fromkeys(ids)) == len(ids), "a list names a member twice", "member_list")
-    for info in members.members:
-        _check_member(info)
+    for infos in (members.members, members.missing):
+        _demand(len(infos) <= MEMBERS_MAX, "too many members in a list", "member_list")
+        ids = dict.fromkeys(info.id for info in infos)
+        _demand(len(ids) == len(infos), "a list names a member twice", "member_list")
+        for info in infos:
+            _check_member(info)
+    is_state = members.state is not ClusterState.IN_TRANSITION
+    _demand(is_state, "a list in the state IN_TRANSITION", "member_list")
     if members.cluster_id:
         uuid_bytes(members.cluster_id)
 
@@ -79,6 +82,11 @@ def _check_list(members: MemberList) -> None:
 def _check_migrations(migrations: Iterable[MigrationInfo], partition_count: int) -> None:
     for migration in migrations:
         pid = migration.partition_id
+        _demand(0 <= pid < partition_count, f"there is no partition {pid}", "partition_id")
+
+
+def _check_partitions(partitions: Iterable[int], partition_count: int) -> None:
+    for pid in partitions:
         _demand(0 <= pid < partition_count, f"there is no partition {pid}", "partition_id")
 
 
@@ -115,6 +123,7 @@ _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.MigrationCommitRequested: lambda message, n: _check_migrations(
         (message.migration, *message.completed), n
     ),
+    m.StateLockAnswered: lambda message, n: _check_partitions(message.without_data, n),
     m.PromotionRequested: lambda message, n: _check_migrations(message.migrations, n),
     m.FragmentSent: lambda message, n: _check_migrations(
         (message.migration, *message.completed), n

@@ -18,6 +18,7 @@ from whimbrel.errors import (
     ProtocolError,
     RetryableError,
     SerializationError,
+    StateForbidsError,
     UnsupportedError,
     UsageError,
 )
@@ -166,6 +167,7 @@ _BY_ERROR: tuple[tuple[type[GridError], int], ...] = (
     (PartitionLostError, GENERIC),
     (OverloadedError, OVERLOAD),
     (UnsupportedError, UNSUPPORTED_OPERATION),
+    (StateForbidsError, ILLEGAL_STATE),
     (UsageError, ILLEGAL_ARGUMENT),
     (ProtocolError, ILLEGAL_ARGUMENT),
     (SerializationError, SERIALIZATION),

@@ -186,7 +186,7 @@ class Claim:
         jump = newest.ids().index(ctx.id) * max(1, len(newest.members))
         ctx.disarm(CLAIM_TIMER)
         claimed = msgspec.structs.replace(
-            newest, version=newest.version + max(1, jump), members=members
+            newest.with_members(members), version=newest.version + max(1, jump)
         )
         self._unlink(claimed)
         room.install(claimed)

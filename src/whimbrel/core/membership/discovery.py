@@ -64,6 +64,8 @@ class Discovery:
         self._clear_rounds = 0
         self._probes = 0
         self._heard_count = 0
+        self._refusal = ""
+        """What the master last said when it would not have us yet."""
         self._claimants: dict[MemberId, int] = {}
         """Claimants that count on us to have no list, and when we told them so last."""
 
@@ -124,7 +126,10 @@ class Discovery:
     def _failure(self) -> str:
         seconds = self._room.ctx.settings.join_timeout_us / 1_000_000
         if self._target is not None:
-            return f"the master at {self._target.address} did not admit us within {seconds:g} s"
+            why = f" ({self._refusal})" if self._refusal else ""
+            return (
+                f"the master at {self._target.address} did not admit us within {seconds:g} s{why}"
+            )
         seen = ", ".join(f"{address}: {sight.value}" for address, sight in self._sights.items())
         return f"no cluster to join was found within {seconds:g} s ({seen})"
 
@@ -184,7 +189,9 @@ class Discovery:
             return
         if refusal.joiner not in (None, ctx.id):
             return
-        ctx.note("join_refused", "warning", reason=refusal.reason, final=refusal.final)
+        if refusal.reason != self._refusal:
+            self._refusal = refusal.reason
+            ctx.note("join_refused", "warning", reason=refusal.reason, final=refusal.final)
         if refusal.final:
             self._room.stop(f"the master refused us: {refusal.reason}", 1)
 

@@ -16,7 +16,7 @@ from whimbrel.core.messages import (
     JoinRequested,
     ProbeAnswered,
 )
-from whimbrel.core.model import MemberInfo
+from whimbrel.core.model import ClusterState, MemberInfo
 
 JOIN_TIMER = "membership.join"
 JOINERS_MAX = 1_000
@@ -35,6 +35,8 @@ class Joining:
         """Per waiting joiner the members that know of it, with the start of their process."""
         self._is_due = False
         """Whether the window is closed, and only notes are missing."""
+        self._forbidden: dict[MemberId, ClusterState] = {}
+        """Joiners that were told that this state forbids joining, so that each is noted once."""
 
     def on_request(self, request: JoinRequested) -> None:
         """Refuse, redirect to the master, answer a repetition, or put on the waiting list."""
@@ -56,6 +58,9 @@ class Joining:
         displaced = room.displaced_by(joiner)
         if displaced is not None:
             room.detector.gone(displaced, "a new process took its address")
+        if not self._may_join(joiner):
+            self._forbid(joiner)
+            return
         if joiner.id not in self._waiting and len(self._waiting) >= JOINERS_MAX:
             refused = JoinRefused("too many members join now", False, joiner.id)
             ctx.send_to(joiner.address, refused)
@@ -102,18 +107,47 @@ class Joining:
         ctx = self._room.ctx
         taken = {info.address for info in ctx.members.members}
         for member, request in list(self._waiting.items()):
-            if ctx.is_member(member) or request.joiner.address in taken:
+            is_in = ctx.is_member(member) or request.joiner.address in taken
+            if is_in or not (self._may_join(request.joiner) or self._is_changing()):
                 self.forget(member)
         joiners = [
             request.joiner for member, request in self._waiting.items() if self._is_noted(member)
         ]
         # Who was told to go counts on this list: a joiner could take data that goes with it.
-        if not joiners or self._room.parting:
+        if not joiners or self._room.parting or self._is_changing():
             return
         for info in joiners:
             self.forget(info.id)
         members = ctx.members
         self._room.install(members.with_members((*members.members, *joiners)))
+
+    # -- who may --------------------------------------------------------------------------
+
+    def _is_changing(self) -> bool:
+        """Whether the cluster state is just changing: nobody is admitted nor refused (GCM-08)."""
+        return self._room.ctx.state is ClusterState.IN_TRANSITION
+
+    def _may_join(self, joiner: MemberInfo) -> bool:
+        """Whether the state lets the joiner in; a missing member comes back (GCM-09)."""
+        ctx = self._room.ctx
+        return ctx.state.join_allowed or (
+            not self._is_changing() and ctx.members.is_missing(joiner.id)
+        )
+
+    def _forbid(self, joiner: MemberInfo) -> None:
+        """Tell a joiner that the state forbids it (GCM-05); it will ask again."""
+        ctx = self._room.ctx
+        if self._is_changing():
+            return
+        state = ctx.members.state
+        reason = f"the cluster state is {state}: only members that are missing may join"
+        if self._forbidden.get(joiner.id) is not state:
+            self._forbidden.pop(joiner.id, None)
+            self._forbidden[joiner.id] = state
+            ctx.note("join_refused", "warning", joiner=joiner.id, reason=reason)
+            while len(self._forbidden) > JOINERS_MAX:
+                del self._forbidden[next(iter(self._forbidden))]
+        ctx.send_to(joiner.address, JoinRefused(reason, False, joiner.id))
 
     # -- who knows ------------------------------------------------------------------------
 

@@ -174,6 +174,13 @@ class Room:
             else:
                 self.former.pop(info.address, None)
                 self.former[info.address] = info.id
+        if old.version and (old.state, old.cluster_version) != (new.state, new.cluster_version):
+            self.ctx.note(
+                "cluster_state_changed",
+                before=old.state.value,
+                state=new.state.value,
+                cluster_version=new.cluster_version,
+            )
         for info in new.members:
             self.former.pop(info.address, None)
             if old.get(info.id) is None and info.id != self.ctx.id:

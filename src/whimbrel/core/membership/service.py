@@ -16,6 +16,12 @@ from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.claim import CLAIM_TIMER, Claim
+from whimbrel.core.membership.cluster_state import (
+    CHANGE_TIMER,
+    LOCK_TIMER,
+    ClusterStates,
+    Outcome,
+)
 from whimbrel.core.membership.detector import LEFT
 from whimbrel.core.membership.discovery import DISCOVERY_TIMER, Discovery
 from whimbrel.core.membership.heartbeats import HEARTBEAT_TIMER, Heartbeats
@@ -40,9 +46,15 @@ from whimbrel.core.messages import (
     Message,
     ProbeAnswered,
     ProbeRequested,
+    StateConfirmAnswered,
+    StateConfirmRequested,
+    StateLockAnswered,
+    StateLockRequested,
+    StateUnlockAnswered,
+    StateUnlockRequested,
     SuspicionTold,
 )
-from whimbrel.core.model import MemberList
+from whimbrel.core.model import ClusterState, MemberList
 
 
 class Membership(Room):
@@ -67,6 +79,7 @@ class Membership(Room):
         self.claim = Claim(self, self.newcomers)
         self.leave = Leaving(self, self.joining)
         self.strangers = Strangers(self, self.heartbeats)
+        self.states = ClusterStates(self)
         self._messages: dict[type[Message], Callable[[MemberId, Address, Any], None]] = {
             ProbeRequested: self._on_probe,
             ProbeAnswered: self._on_probe_answered,
@@ -84,6 +97,16 @@ class Membership(Room):
             LeaveOrdered: self._on_leave_ordered,
             GoodbyeTold: self._on_goodbye,
         }
+        states = self.states
+        self._state_messages: dict[type[Message], Callable[[MemberId, Any], None]] = {
+            StateLockRequested: states.on_lock_requested,
+            StateLockAnswered: states.on_lock_answered,
+            StateUnlockRequested: states.on_unlock_requested,
+            StateUnlockAnswered: states.on_answered,
+            StateConfirmRequested: states.on_confirm_requested,
+            StateConfirmAnswered: states.on_answered,
+        }
+        self._messages |= dict.fromkeys(self._state_messages, self._on_state_message)
         self._timers: dict[str, Callable[[], None]] = {
             DISCOVERY_TIMER: self.discovery.on_timer,
             HEARTBEAT_TIMER: self.heartbeats.on_timer,
@@ -93,6 +116,8 @@ class Membership(Room):
             GRACE_TIMER: self.leave.on_grace_over,
             PUBLISH_TIMER: self._on_publish_timer,
             SEARCH_TIMER: self.strangers.on_timer,
+            LOCK_TIMER: states.on_lock_timer,
+            CHANGE_TIMER: states.on_change_timer,
         }
 
     # -- stimuli --------------------------------------------------------------------------
@@ -151,6 +176,7 @@ class Membership(Room):
             self._react()
             if self.phase is Phase.MEMBER and self.ctx.is_master and self.ctx.is_member(member):
                 self.publish(member)
+                self.states.link_restored(member)
 
     def on_address_unreachable(self, address: Address) -> None:
         """Nobody was reached at an address that a message was sent to."""
@@ -190,6 +216,23 @@ class Membership(Room):
         self.install(members.with_members(promoted))
         return True
 
+    def change_cluster(
+        self, wish: str, state: ClusterState | None = None, cluster_version: str | None = None
+    ) -> Outcome:
+        """As master, change what the whole cluster agreed on (GCM-11, PIM-44).
+
+        Asked again under the same name it tells what has become of the wish; nothing is begun
+        twice. Anybody but the master refuses.
+
+        Args:
+            wish: A name that no other wish has.
+            state: The new cluster state; None leaves it.
+            cluster_version: The new version of the cluster's ways; None leaves it.
+        """
+        outcome = self.states.change(wish, state, cluster_version)
+        self._react()
+        return outcome
+
     # -- consequences ---------------------------------------------------------------------
 
     def install(self, new: MemberList) -> None:
@@ -197,11 +240,13 @@ class Membership(Room):
         is_first = self.phase is Phase.SEEKING
         if is_first:
             self.discovery.stop()
+        self.states.before_list(new)
         super().install(new)
         self.newcomers.forget_listed()
         if is_first and self.phase is Phase.MEMBER:
             self.heartbeats.start()
             self.strangers.start()
+        self.states.after_list()
 
     def expel(self, reason: str) -> None:
         """As in ``Room``; a member that was on its way out anyway just ends."""
@@ -238,6 +283,11 @@ class Membership(Room):
             self.publish()
 
     # -- messages -------------------------------------------------------------------------
+
+    def _on_state_message(self, sender: MemberId, address: Address, message: Message) -> None:
+        """About a change of the cluster state; only members of our list take part in one."""
+        if self.phase is Phase.MEMBER and self.ctx.is_member(sender):
+            self._state_messages[type(message)](sender, message)
 
     def _on_probe(self, sender: MemberId, address: Address, probe: ProbeRequested) -> None:
         ctx = self.ctx

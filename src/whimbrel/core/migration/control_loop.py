@@ -14,13 +14,13 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import EMPTY_ROW, REPLICA_SLOTS, MemberId, PartitionId
 from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.mail import Mail
-from whimbrel.core.migration.member_changes import departed, reason_of
+from whimbrel.core.migration.member_changes import departed, forfeited, reason_of
 from whimbrel.core.migration.plan_execution import DISPATCH_TIMER, PlanExecution
 from whimbrel.core.migration.progress import Ledger, Process
 from whimbrel.core.migration.publication import Publisher, Subscriber
 from whimbrel.core.migration.recovery import Recovery
 from whimbrel.core.migration.repair import Repair
-from whimbrel.core.model import MemberList, Step
+from whimbrel.core.model import ClusterState, MemberList, Step
 from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.groups import group_warnings, member_groups
 from whimbrel.core.partition.planner import plan_row
@@ -72,6 +72,8 @@ class ControlLoop:
         self._failed_plans = 0
         self._planned_leaving: tuple[MemberId, ...] = ()
         self._told_to_leave: dict[MemberId, None] = {}
+        self.postponed = ""
+        """Why a plan is due that the cluster state does not allow; empty when none is (GCM-13)."""
 
     # -- triggers -------------------------------------------------------------------------
 
@@ -81,6 +83,7 @@ class ControlLoop:
             return
         self.in_charge = True
         self._due = None
+        self.postponed = ""
         self.recovery.start()
         self._ctx.arm(STAMP_TIMER, self._ctx.settings.table_send_interval_us)
 
@@ -107,14 +110,20 @@ class ControlLoop:
         self.recovery.members_changed(gone)
         if self.recovery.running:
             return
-        self.repair.note_departed(gone)
+        self.repair.note_departed(forfeited(old, new))
         self.publisher.members_changed(gone)
         self.execution.members_changed(gone)
         self.repair.members_changed(gone)
+        if old.state is not new.state:
+            self.publisher.ask_for_acknowledgements()
         reason = reason_of(old, new)
-        if reason:
+        if not reason and new.state.promotion_allowed and self.repair.owed:
+            reason = "members came back without data"
+        if reason and new.state.promotion_allowed:
             self._failed_plans = 0
             self.trigger(reason)
+        elif self.postponed and new.state.promotion_allowed and old.state is not new.state:
+            self.trigger(self.postponed)
 
     def trigger(self, reason: str) -> None:
         """Run the loop again as soon as what runs now has ended (ADL-50).
@@ -128,7 +137,7 @@ class ControlLoop:
         self._planning = False
         self.execution.drop_rest()
         busy = self.execution.flights or self.repair.is_promoting
-        if self._keeper.table.initialised and busy:
+        if self._keeper.table.initialised and busy and self._ctx.state.promotion_allowed:
             self._close_process()
             self._process = self.ledger.begin(reason, self._ctx.now_us)
             self.repair.run(self._process, self.execution.flights)
@@ -162,7 +171,7 @@ class ControlLoop:
             if not self.execution.flights and (self.execution.failure or self.execution.is_idle):
                 self._end_plan()
         if not self.execution.flights and not self.repair.is_promoting:
-            if self._due is not None:
+            if self._due is not None and self._may_repair():
                 self._repair()
             if self._process is not None and not self._planning and self._is_repaired():
                 self._plan()
@@ -172,7 +181,11 @@ class ControlLoop:
     def _finish_recovery(self) -> None:
         """Everybody has answered: decide, publish, and only then go on (ADL-14)."""
         settlement = self.recovery.finish(self._subscriber.completed)
-        self.repair.note_without_data(settlement.without_data)
+        # Who came back to its seats (GCM-09) knows that it has no data, and gets them back.
+        missing = self._ctx.members.is_missing
+        self.repair.note_without_data(
+            [(pid, member) for pid, member in settlement.without_data if not missing(member)]
+        )
         self._subscriber.forget()
         self.publisher.start(settlement.completed)
         self._ctx.note(
@@ -181,6 +194,14 @@ class ControlLoop:
             rolled_back=len(settlement.rolled_back),
         )
         self.trigger("change of master")
+
+    def _may_repair(self) -> bool:
+        """Whether the state lets rows be repaired; what is due is put off else (GCM-08)."""
+        if self._ctx.state.promotion_allowed:
+            return True
+        if self._ctx.state is not ClusterState.IN_TRANSITION:
+            self.postponed, self._due = self._due or self.postponed, None
+        return False
 
     def _repair(self) -> None:
         """Stage one of a run: first arrangement, or the repair of the rows."""
@@ -236,8 +257,13 @@ class ControlLoop:
                 if steps:
                     plan.append((PartitionId(pid), steps))
         if not plan:
+            self.postponed = ""
             self._plan_succeeded()
             return
+        if not self._ctx.state.migration_allowed:
+            self._put_off(process.reason)
+            return
+        self.postponed = ""
         self._planning = True
         self.execution.load(plan, process)
         self._ctx.note("migration.planned", steps=process.planned, reason=process.reason)
@@ -245,6 +271,20 @@ class ControlLoop:
         self.execution.advance()
         if self.execution.is_idle or (self.execution.failure and not self.execution.flights):
             self._end_plan()
+
+    def _put_off(self, reason: str) -> None:
+        """The state forbids what was planned; it is made up for when it allows it (GCM-13).
+
+        While the state is just changing nothing is put off: the run goes on when that is over.
+        """
+        if self._ctx.state is ClusterState.IN_TRANSITION:
+            return
+        if not self.postponed:
+            self._ctx.note(
+                "migration.postponed", reason=reason, state=self._ctx.members.state.value
+            )
+        self.postponed = self.postponed or reason
+        self._close_process()
 
     def _groups(self) -> list[tuple[MemberId, ...]]:
         """The members that may get replicas, by place: neither lite nor leaving (ADL-01)."""
@@ -327,7 +367,7 @@ class ControlLoop:
         """Somebody asks, maybe again, to leave: plan without it, or tell it again that it may."""
         if not self.in_charge or self.recovery.running:
             return
-        if self._has_unplanned_leaver():
+        if self._has_unplanned_leaver() and self._ctx.members.state.migration_allowed:
             self.trigger("a member wants to leave")
         else:
             self._told_to_leave.clear()
@@ -336,10 +376,16 @@ class ControlLoop:
         return any(member not in self._planned_leaving for member in self._ctx.leaving)
 
     def may_leave(self, member: MemberId) -> bool:
-        """Whether a member is in no row, and everybody knows that."""
+        """Whether a member is in no row, and everybody knows that.
+
+        Where migrations are not allowed nothing can be handed over: it goes at once, as if it had
+        crashed, but orderly (facts section 6).
+        """
         if not self.in_charge or self.recovery.running:
             return False
-        if self._all_leave():
+        if self._ctx.state is ClusterState.IN_TRANSITION:
+            return False
+        if not self._ctx.state.migration_allowed or self._all_leave():
             return True
         return (
             member in self._planned_leaving
@@ -367,26 +413,37 @@ class ControlLoop:
         return not reason, reason
 
     def _unsettled(self) -> str:
+        state = self._ctx.members.state
+        busy = self.pending()
+        if busy:
+            return busy
+        behind = self.publisher.unacknowledged
+        if behind:
+            return f"{len(behind)} members have not acknowledged the table"
+        if not self._keeper.table.initialised:
+            return "the partitions are not assigned yet"
+        if self.postponed and state.promotion_allowed:
+            return f"put off while the cluster state is {state}: {self.postponed}"
+        if self._has_unplanned_leaver():
+            return "a member wants to leave"
+        if self.repair.lost_partitions():
+            return "partitions without any replica"
+        return ""
+
+    def pending(self) -> str:
+        """What is under way or due at this master, in words; empty when nothing is."""
         if not self.in_charge:
             return "this member is not the master"
         if self.recovery.running:
             waiting = self.recovery.waiting_for()
             return f"the new master is fetching the table from {len(waiting)} members"
-        if not self._keeper.table.initialised:
-            return "the partitions are not assigned yet"
         for condition, reason in (
             (self.repair.is_promoting, "promotions are under way"),
             (self.execution.flights or self.execution.queue.waiting_count, "migrations are due"),
             (self._due is not None, "a new plan is due"),
             (self._process is not None, "a plan is under way"),
             (self._ctx.is_armed(RETRY_TIMER), "a failed plan will be tried again"),
-            (self._has_unplanned_leaver(), "a member wants to leave"),
         ):
             if condition:
                 return reason
-        behind = self.publisher.unacknowledged
-        if behind:
-            return f"{len(behind)} members have not acknowledged the table"
-        if self.repair.lost_partitions():
-            return "partitions without any replica"
         return ""

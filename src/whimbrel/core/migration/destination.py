@@ -83,7 +83,7 @@ class DestinationSide:
         mine = self._keeper.find(migration.id, pid)
         if isinstance(mine, Incoming) and mine.source == sender:
             return ""  # a repeat
-        reason = participant_refusal(self._keeper, migration)
+        reason = participant_refusal(self._ctx, self._keeper, migration)
         if reason:
             return reason
         if self._keeper.table.row(pid)[0] != sender:

@@ -8,6 +8,9 @@ from whimbrel.core.model import MemberInfo, MemberList
 
 def reason_of(old: MemberList, new: MemberList) -> str:
     """Why a new list calls for a new plan, in words; empty when it does not."""
+    dropped = [info for info in old.missing if not _has_seat(new, info.id)]
+    if dropped:
+        return "missing members did not return"
     joined_count = len(departed(new, old))
     left_count = len(departed(old, new))
     if joined_count and left_count:
@@ -29,6 +32,17 @@ def departed(old: MemberList, new: MemberList) -> dict[MemberId, None]:
     return {
         member.id: None for member in old.members if present.get(member.id, -1) != member.started_us
     }
+
+
+def forfeited(old: MemberList, new: MemberList) -> dict[MemberId, None]:
+    """Who has lost its seats with this list: departed, and not kept as missing (GCM-09)."""
+    gone = [member for member in departed(old, new) if not new.is_missing(member)]
+    dropped = [info.id for info in old.missing if not _has_seat(new, info.id)]
+    return dict.fromkeys((*gone, *dropped))
+
+
+def _has_seat(members: MemberList, member: MemberId) -> bool:
+    return members.get(member) is not None or members.is_missing(member)
 
 
 def _was_lite(old: MemberList, info: MemberInfo) -> bool:

@@ -107,6 +107,13 @@ class Publisher:
         self._staged.append((migration.partition_id, migration))
         self._finished.setdefault(migration.partition_id, {})[migration.id] = migration
 
+    def ask_for_acknowledgements(self) -> None:
+        """Publish a number without news: who answers it has also got what was sent before.
+
+        So after a change of state no migration is begun while a member stands in the old one.
+        """
+        self.latest = self._ctx.next_number()
+
     def stage_row(self, partition_id: PartitionId) -> None:
         """Tell everybody about a row that was changed otherwise."""
         self._staged.append((partition_id, None))

@@ -75,6 +75,7 @@ class Migrations:
         self.partitions_lost = 0
         """Partitions of which this master saw every replica vanish."""
         self._leavers: list[MemberId] = []
+        self._host = host
         self._mail = Mail(ctx)
         self._keeper = TableKeeper(ctx, host, self.table)
         self._subscriber = Subscriber(ctx, self._keeper)
@@ -168,6 +169,42 @@ class Migrations:
             self._loop.trigger("the needed number of backups changed")
             self._conclude()
 
+    # -- changes of the cluster state (membership.cluster_state.Table) -----------------------
+
+    def local_work(self) -> str:
+        """Why this member's part in migrations forbids a change of state, empty when nothing."""
+        active = len(self._keeper.active)
+        return f"it takes part in {active} migrations; try again when they are over" * bool(active)
+
+    def pending_work(self) -> str:
+        """At the master: why the cluster's migrations forbid a change, empty when nothing does."""
+        reason = self._loop.pending() or self.local_work()
+        return f"migrations are under way or due ({reason}); try again when they are over" * bool(
+            reason
+        )
+
+    def is_published(self) -> bool:
+        """At the master: whether every member has the newest table."""
+        return not self._loop.publisher.unacknowledged
+
+    def table_mark(self) -> int:
+        """What tables are compared by before the state changes: the stamp (PIM-31)."""
+        return self.table.stamp
+
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        """Partitions in whose rows we stand without having got their data back."""
+        return self._host.seats_without_data()
+
+    def note_without_data(self, found: Sequence[tuple[PartitionId, MemberId]]) -> None:
+        """At the master: these members hold nothing in these rows; they lose their seats there."""
+        self._loop.repair.note_without_data(found)
+
+    def stand_still_over(self) -> None:
+        """A change of state was given up: what waited for it goes on."""
+        self._conclude()
+
+    # -- links ----------------------------------------------------------------------------
+
     def link_restored(self, member: MemberId) -> None:
         """A broken connection to a member stands again: say again what may be lost."""
         self._source.link_restored(member)
@@ -177,6 +214,10 @@ class Migrations:
             self._loop.execution.link_restored(member)
             self._loop.repair.link_restored(member)
         self._conclude()
+
+    def seat_lost(self, partition_id: PartitionId, lost_backup_count: int) -> None:
+        """A member that came back to its seat found this many backups lost (ADL-06, GCM-09)."""
+        self._lost(partition_id, lost_backup_count)
 
     # -- answers of our own ---------------------------------------------------------------
 
@@ -323,6 +364,11 @@ class Migrations:
     def replica_depth(self) -> int:
         """Replicas per row that plans aim at, before the number of groups caps it."""
         return self._loop.replica_depth
+
+    @property
+    def postponed(self) -> str:
+        """At the master: the plan that the cluster state does not allow; empty when none is."""
+        return self._loop.postponed
 
     @property
     def is_in_charge(self) -> bool:

@@ -89,11 +89,14 @@ class SourceSide:
         destination = migration.step.destination
         if destination is None or destination == self._ctx.id:
             return "the request names no other member as destination"
-        reason = participant_refusal(self._keeper, migration)
+        reason = participant_refusal(self._ctx, self._keeper, migration)
         if reason:
             return reason
-        if self._keeper.table.row(migration.partition_id)[0] != self._ctx.id:
+        pid = migration.partition_id
+        if self._keeper.table.row(pid)[0] != self._ctx.id:
             return "this member is not the primary of the partition"
+        if pid in self._host.seats_without_data():
+            return "this member has not got the partition's data back yet"
         if not self._ctx.is_member(destination):
             return "the destination is not in the member list"
         return ""
@@ -203,9 +206,11 @@ class SourceSide:
                 self._answer(outgoing, False, "the destination left the member list")
 
 
-def participant_refusal(keeper: TableKeeper, migration: MigrationInfo) -> str:
+def participant_refusal(ctx: Context, keeper: TableKeeper, migration: MigrationInfo) -> str:
     """The checks source and destination share (ADL-27, PIM-09); empty when all pass."""
     pid = migration.partition_id
+    if not ctx.state.migration_allowed:
+        return f"the cluster state is {ctx.state} here: no migrations (GCM-02)"
     if pid in keeper.active:
         return "another migration of the partition is undecided here"
     local = keeper.table.version(pid)

@@ -157,6 +157,13 @@ class AntiEntropy:
                 stalled += 1
         return len(self._dirty) + len(self._unconfirmed) + len(self._syncs) + stalled
 
+    def is_doubted(self, partition: PartitionReplica) -> bool:
+        """Whether a backup of ours is known to lack something, or may."""
+        behind = any(
+            (partition.pid, namespace) in self._behind for namespace in partition.fragments
+        )
+        return behind or any(fragment.is_dirty for fragment in partition.fragments.values())
+
     def dirty(self) -> list[Key]:
         """The namespaces that may lack something."""
         return list(self._dirty)
@@ -390,6 +397,7 @@ class AntiEntropy:
             if namespace not in replica.vectors:
                 self._left_out(partition, fragment)
         self.ask(partition)
+        self._plane.refills.look(partition)
 
     def _compare(self, partition: PartitionReplica, namespace: Namespace, vector: Vector) -> None:
         """Doubt a namespace that differs; not only one that is behind (facts 5.1)."""
@@ -521,6 +529,7 @@ class AntiEntropy:
                 self.counters["syncs_completed"] += 1
                 if any(fragment.is_dirty for fragment in partition.fragments.values()):
                     self._postpone(sync.partition_id)
+                self._plane.refills.look(partition)
         self._ctx.send(sender, SyncAnswered(message.sync_id, message.sequence, True))
 
     def _take_part(self, sync: Sync, partition: PartitionReplica, part: FragmentPart) -> None:

@@ -35,6 +35,7 @@ from whimbrel.core.ports import Export
 from whimbrel.core.replication.anti_entropy import AntiEntropy
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
 from whimbrel.core.replication.outbox import ACKS, AcksRead, Inbox, Outbox, PendingReply
+from whimbrel.core.replication.refill import REFILL, Refills
 from whimbrel.core.replication.roles import Roles
 from whimbrel.core.replication.vectors import ZERO, lineage_version, make_lineage, slot_of
 from whimbrel.errors import OverloadedError, ProtocolError, SerializationError
@@ -97,6 +98,10 @@ class DataPlane:
         self._table_asked_us = -TABLE_REQUEST_PAUSE_US
         self.anti_entropy = AntiEntropy(self)
         self.roles = Roles(self)
+        self.refills = Refills(self)
+        self.on_seat_lost: Callable[[PartitionId, int], None] | None = None
+        """Told of each partition that a returned primary serves again, and how many backups were
+        lost: 0 when the hottest backup had the data, 6 when nobody had any (GCM-09)."""
 
     # -- structures -----------------------------------------------------------------------
 
@@ -138,7 +143,7 @@ class DataPlane:
         check(partition.is_primary, "only a primary begins a fragment")
         fragment = self.new_fragment(partition.pid, namespace)
         # A name of its own for each beginning: see vectors.make_lineage.
-        name = f"{self.ctx.id}/{self.ctx.next_number()}"
+        name = f"{self.ctx.id}@{self.ctx.started_us}/{self.ctx.next_number()}"
         fragment.lineage = make_lineage(partition.version, name)
         partition.add(fragment)
         self.refresh_targets(partition)
@@ -497,6 +502,7 @@ class DataPlane:
         if outbox is not None:
             outbox.link_lost()
         self.anti_entropy.link_lost(member)
+        self.refills.link_lost(member)
 
     def link_restored(self, member: MemberId) -> None:
         """Send again what was not acknowledged, and our own acknowledgements (decision 4)."""
@@ -515,6 +521,7 @@ class DataPlane:
             outbox.close(self.completed)
         self._inboxes.pop(member, None)
         self.anti_entropy.member_left(member)
+        self.refills.link_lost(member)
 
     def view_changed(self, old: MemberList, new: MemberList) -> None:
         """A member list was installed: ``ctx.members`` is the new one.
@@ -529,19 +536,24 @@ class DataPlane:
         for partition in self.partitions:
             if partition.is_primary:
                 self.refresh_targets(partition)
+        self.refills.members_changed()
         self.anti_entropy.start()
 
     def on_message(self, sender: MemberId, message: Message) -> None:
         """A message of the replication part of ``core.messages``."""
         self.anti_entropy.on_message(sender, message)
+        self.refills.on_message(sender, message)
 
     def on_timer(self, key: str) -> None:
         """A timer whose key starts with ``replication.`` fired."""
-        self.anti_entropy.on_timer(key)
+        if key == REFILL:
+            self.refills.on_timer()
+        else:
+            self.anti_entropy.on_timer(key)
 
     def unsettled(self) -> int:
         """What keeps this member's replicas from being known to be in step; 0 is safe."""
-        return self.anti_entropy.unsettled()
+        return self.anti_entropy.unsettled() + len(self.refills.lacking)
 
     # -- FragmentHost ---------------------------------------------------------------------
 
@@ -575,6 +587,10 @@ class DataPlane:
     def row_changed(self, partition_id: PartitionId, before: Row, after: Row, version: int) -> None:
         """See ``ports.FragmentHost``."""
         self.roles.row_changed(partition_id, before, after, version)
+
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        """See ``ports.FragmentHost``."""
+        return self.refills.lacking
 
     def take_effects(self) -> list[Effect]:
         """The effects gathered by calls from outside ``Member.handle``."""

@@ -238,7 +238,8 @@ class PartitionReplica:
         version: The row's version.
         row: The row.
         migrating: Writes wait (GCM-31).
-        is_primary: ``index`` is 0.
+        has_data: False while we are back in our seat without the data that belong there.
+        is_primary: ``index`` is 0, and we have the data.
         writable: Primary and not migrating.
         is_confirmed: We are not a backup, or the present primary has told us its versions.
         ahead_version: Version of a row that we have not got yet but whose primary has sent us
@@ -255,6 +256,7 @@ class PartitionReplica:
         "ahead_version",
         "backups",
         "fragments",
+        "has_data",
         "index",
         "is_confirmed",
         "is_primary",
@@ -274,6 +276,7 @@ class PartitionReplica:
         self.version = 0
         self.row: Row = EMPTY_ROW
         self.migrating = False
+        self.has_data = True
         self.is_primary = False
         self.writable = False
         self.is_confirmed = True
@@ -314,7 +317,13 @@ class PartitionReplica:
         self.row = row
         self.version = version
         self.index = index
-        self.is_primary = index == 0
+        self.is_primary = index == 0 and self.has_data
+        self.writable = self.is_primary and not self.migrating
+
+    def gain_data(self) -> None:
+        """We have what belongs into our seat: serve, if it is the primary's."""
+        self.has_data = True
+        self.is_primary = self.index == 0
         self.writable = self.is_primary and not self.migrating
 
     def set_migrating(self, migrating: bool) -> None:

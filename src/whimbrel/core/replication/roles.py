@@ -118,6 +118,7 @@ class Roles:
         was, was_primary = partition.index, partition.is_primary
         former_backups = [member for member in before[1:] if member is not None]
         index = index_in(after, self._ctx.id)
+        plane.refills.row_coming(partition, index)
         partition.take_row(after, version, index)
         plane.forget_heads()
         plane.anti_entropy.cancel_partition(partition_id)
@@ -126,7 +127,7 @@ class Roles:
         if index > 0:
             for fragment in partition.fragments.values():
                 fragment.become_backup(index)
-        elif index == 0 and not was_primary:
+        elif partition.is_primary and not was_primary:
             self._take_over(partition, promoted=was > 0 and not installed)
         plane.anti_entropy.role_taken(partition)
         plane.refresh_targets(partition)

@@ -1,0 +1,461 @@
+"""Changing what the whole cluster agreed on: its state, and the version of its ways (PIM-31).
+
+A change is a transaction of the master: every member stands still under a lock, the master checks
+that all stand on the same table and list, and the next member list brings the change to everybody.
+So a joiner or a new master learns of it as of any list. Whatever is not committed undoes itself: a
+lock has a lease, and holds for one version of the list only. See docs/design/0005.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.messages import (
+    StateConfirmAnswered,
+    StateConfirmRequested,
+    StateLockAnswered,
+    StateLockRequested,
+    StateUnlockAnswered,
+    StateUnlockRequested,
+)
+from whimbrel.core.model import ClusterState, MemberList
+
+LOCK_TIMER = "membership.state_lock"
+CHANGE_TIMER = "membership.state_change"
+LOCK_CALLS_MAX = 4
+"""A member that does not answer in so many call time-outs makes the change fail."""
+OUTCOMES_MAX = 100
+"""Outcomes remembered for whoever asks again; the oldest are forgotten."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a wished change; neither done nor refused while it is under way."""
+
+    is_done: bool = False
+    """Every member is in the wished state."""
+    refusal: str = ""
+    """Why nothing has changed, as a sentence."""
+    is_passing: bool = False
+    """Whether the reason passes by itself in a moment, so that another wish is worth trying."""
+
+
+UNDER_WAY = Outcome()
+DONE = Outcome(is_done=True)
+
+
+class Table(Protocol):
+    """What a change asks of the migration room."""
+
+    def local_work(self) -> str:
+        """Why this member's part in migrations forbids a change, empty when nothing does."""
+        ...
+
+    def pending_work(self) -> str:
+        """At the master: what is under way or due in the whole cluster, empty when nothing is."""
+        ...
+
+    def is_published(self) -> bool:
+        """At the master: whether every member has the newest table."""
+        ...
+
+    def table_mark(self) -> int:
+        """What the tables of initiator and participant are compared by (PIM-31, PIM-32)."""
+        ...
+
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        """Partitions in whose rows we stand and whose data we have not got back."""
+        ...
+
+    def note_without_data(self, found: Sequence[tuple[PartitionId, MemberId]]) -> None:
+        """At the master: these members are to be taken out of these rows, they hold nothing."""
+        ...
+
+    def stand_still_over(self) -> None:
+        """The lock is gone: what waited for it may go on."""
+        ...
+
+
+class _NoTable:
+    """A member without partitions: nothing is ever under way, every table is alike."""
+
+    def local_work(self) -> str:
+        return ""
+
+    def pending_work(self) -> str:
+        return ""
+
+    def is_published(self) -> bool:
+        return True
+
+    def table_mark(self) -> int:
+        return 0
+
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        return ()
+
+    def note_without_data(self, found: Sequence[tuple[PartitionId, MemberId]]) -> None:
+        return
+
+    def stand_still_over(self) -> None:
+        return
+
+
+class Stage(enum.Enum):
+    """Where a transaction stands."""
+
+    LOCKING = "locking"
+    COMMITTING = "committing"
+    UNLOCKING = "unlocking"
+    CONFIRMING = "confirming"
+
+
+class Transaction:
+    """A change under way at the master."""
+
+    def __init__(
+        self, name: str, state: ClusterState, cluster_version: str, waiting: list[MemberId]
+    ) -> None:
+        self.name = name
+        self.state = state
+        self.cluster_version = cluster_version
+        self.stage = Stage.LOCKING
+        self.waiting = dict.fromkeys(waiting)
+        """Members whose answer to the present stage is missing."""
+        self.list_version = 0
+        """Of the list the transaction began with; of the list that commits it afterwards."""
+        self.mark = 0
+        self.until_us = 0
+        """When our own lock ends, which is before any other member's does."""
+        self.rounds = 0
+        self.refusal = DONE
+        """The outcome, once the change is off."""
+        self.without_data: list[tuple[PartitionId, MemberId]] = []
+
+
+class ClusterStates:
+    """Both sides of a change: the master's transaction and every member's lock."""
+
+    def __init__(self, room: Room) -> None:
+        """Begin unlocked."""
+        self._room = room
+        self.table: Table = _NoTable()
+        """The migration room; set by the member."""
+        self._lock = ""
+        """The transaction that holds our lock, empty when none does."""
+        self._transaction: Transaction | None = None
+        self._outcomes: dict[str, Outcome] = {}
+
+    # -- the wish -------------------------------------------------------------------------
+
+    def change(self, name: str, state: ClusterState | None, version: str | None) -> Outcome:
+        """As master, begin a change, or tell what became of it; may be repeated.
+
+        Args:
+            name: Name of the wish, unique; it becomes the transaction's.
+            state: The wished cluster state, None to leave it as it is (GCM-11).
+            version: The wished cluster version, None to leave it as it is (PIM-44).
+        """
+        room, ctx = self._room, self._room.ctx
+        known = self._outcomes.get(name)
+        if known is not None:
+            return known
+        if self._transaction is not None and self._transaction.name == name:
+            return UNDER_WAY
+        if room.phase is not Phase.MEMBER or not ctx.is_master:
+            return _passing("this member is not the master; ask again")
+        if self._transaction is not None or self._is_locked():
+            return self._remember(name, _refused("another change of the cluster is under way"))
+        members = ctx.members
+        transaction = Transaction(
+            name, state or members.state, version or members.cluster_version, ctx.others()
+        )
+        is_same = (transaction.state, transaction.cluster_version) == (
+            members.state,
+            members.cluster_version,
+        )
+        pending = "" if is_same else self.table.pending_work()
+        if pending:
+            return self._remember(name, _refused(pending))
+        if not is_same and not self.table.is_published():
+            return self._remember(name, _passing("not every member has the newest table yet"))
+        self._transaction = transaction
+        if is_same:
+            self._confirm(transaction)
+        else:
+            self._begin(transaction)
+        return self._outcomes.get(name, UNDER_WAY)
+
+    def _remember(self, name: str, outcome: Outcome) -> Outcome:
+        self._outcomes[name] = outcome
+        while len(self._outcomes) > OUTCOMES_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+        return outcome
+
+    # -- the master's side ----------------------------------------------------------------
+
+    def _begin(self, transaction: Transaction) -> None:
+        """Phase one: stand still, and ask everybody to stand still on the same list and table."""
+        ctx = self._room.ctx
+        transaction.list_version = ctx.members.version
+        transaction.mark = self.table.table_mark()
+        transaction.until_us = ctx.now_us + ctx.settings.state_lock_lease_us
+        ctx.note(
+            "state_change_begun",
+            state=transaction.state.value,
+            cluster_version=transaction.cluster_version,
+        )
+        self._take_lock(transaction.name, ctx.settings.state_lock_lease_us)
+        self._ask(transaction)
+        self._proceed()
+
+    def _ask(self, transaction: Transaction) -> None:
+        for member in transaction.waiting:
+            self._ask_one(transaction, member)
+        self._room.ctx.arm(CHANGE_TIMER, self._room.ctx.settings.call_timeout_us)
+
+    def _ask_one(self, transaction: Transaction, member: MemberId) -> None:
+        """Send the question of the present stage to one member."""
+        ctx, name = self._room.ctx, transaction.name
+        if transaction.stage is Stage.LOCKING:
+            lease_us = ctx.settings.state_lock_lease_us
+            ctx.send(
+                member,
+                StateLockRequested(name, transaction.list_version, transaction.mark, lease_us),
+            )
+        elif transaction.stage is Stage.UNLOCKING:
+            ctx.send(member, StateUnlockRequested(name))
+        else:
+            ctx.send(member, StateConfirmRequested(name, transaction.list_version))
+
+    def on_lock_answered(self, sender: MemberId, answer: StateLockAnswered) -> None:
+        """A member stands still, or refuses: then the whole change is off."""
+        transaction = self._find(answer.transaction, Stage.LOCKING)
+        if transaction is None or sender not in transaction.waiting:
+            return
+        if answer.reason:
+            info = self._room.ctx.members.get(sender)
+            place = sender if info is None else info.address
+            outcome = Outcome(
+                refusal=f"member {place}: {answer.reason}", is_passing=answer.is_passing
+            )
+            self._roll_back(transaction, outcome)
+            return
+        del transaction.waiting[sender]
+        transaction.without_data += [(pid, sender) for pid in answer.without_data]
+        self._proceed()
+
+    def on_answered(
+        self, sender: MemberId, answer: StateUnlockAnswered | StateConfirmAnswered
+    ) -> None:
+        """A member has given its lock back, or has the new list."""
+        is_unlock = isinstance(answer, StateUnlockAnswered)
+        stage = Stage.UNLOCKING if is_unlock else Stage.CONFIRMING
+        transaction = self._find(answer.transaction, stage)
+        if transaction is not None:
+            transaction.waiting.pop(sender, None)
+            self._proceed()
+
+    def _find(self, name: str, stage: Stage) -> Transaction | None:
+        transaction = self._transaction
+        if transaction is None or transaction.name != name or transaction.stage is not stage:
+            return None
+        return transaction
+
+    def _proceed(self) -> None:
+        """Everybody has answered: go to the next stage, or end."""
+        transaction = self._transaction
+        if transaction is None or transaction.waiting:
+            return
+        if transaction.stage is Stage.LOCKING:
+            self._commit(transaction)
+        elif transaction.stage is Stage.CONFIRMING:
+            self._end(transaction, DONE)
+        elif transaction.stage is Stage.UNLOCKING:
+            self._end(transaction, transaction.refusal)
+
+    def _commit(self, transaction: Transaction) -> None:
+        """Phase two: everything checked once more under all the locks, the next list commits."""
+        ctx = self._room.ctx
+        members = ctx.members
+        if ctx.now_us >= transaction.until_us:
+            self._roll_back(transaction, _refused("the members' locks have run out; try again"))
+            return
+        problem = self.table.pending_work()
+        if problem:
+            self._roll_back(transaction, _refused(problem))
+            return
+        if transaction.mark != self.table.table_mark():
+            self._roll_back(transaction, _passing("the table has changed meanwhile"))
+            return
+        state = transaction.state
+        if state.join_allowed and not members.state.join_allowed:
+            ours = [(pid, ctx.id) for pid in self.table.seats_without_data()]
+            self.table.note_without_data([*ours, *transaction.without_data])
+        transaction.stage = Stage.COMMITTING
+        self._room.install(
+            msgspec.structs.replace(
+                members,
+                version=members.version + 1,
+                state=state,
+                cluster_version=transaction.cluster_version,
+                missing=() if state.join_allowed else members.missing,
+            )
+        )
+        self._confirm(transaction)
+
+    def _confirm(self, transaction: Transaction) -> None:
+        """Wait until every member has the list; those that leave are not waited for."""
+        transaction.stage = Stage.CONFIRMING
+        transaction.list_version = self._room.ctx.members.version
+        transaction.waiting = dict.fromkeys(self._room.ctx.others())
+        self._ask(transaction)
+        self._proceed()
+
+    def _roll_back(self, transaction: Transaction, outcome: Outcome) -> None:
+        """The change is off: give back every lock; the old state stands."""
+        transaction.stage = Stage.UNLOCKING
+        transaction.refusal = outcome
+        transaction.rounds = 0
+        transaction.waiting = dict.fromkeys(self._room.ctx.others())
+        self._ask(transaction)
+        self._release()
+        self._proceed()
+
+    def _end(self, transaction: Transaction, outcome: Outcome) -> None:
+        ctx = self._room.ctx
+        self._transaction = None
+        ctx.disarm(CHANGE_TIMER)
+        self._remember(transaction.name, outcome)
+        if outcome.refusal:
+            ctx.note("state_change_refused", "warning", reason=outcome.refusal)
+
+    def on_change_timer(self) -> None:
+        """Answers are missing: ask again, or give up what must not wait for ever."""
+        transaction = self._transaction
+        if transaction is None:
+            return
+        transaction.rounds += 1
+        if transaction.stage is Stage.LOCKING and transaction.rounds >= LOCK_CALLS_MAX:
+            silent = len(transaction.waiting)
+            outcome = _refused(f"{silent} members do not answer; try again")
+            self._roll_back(transaction, outcome)
+        elif transaction.stage is Stage.UNLOCKING and transaction.rounds >= LOCK_CALLS_MAX:
+            # Who is silent gives its lock back by itself, when its lease ends.
+            self._end(transaction, transaction.refusal)
+        else:
+            self._ask(transaction)
+
+    def link_restored(self, member: MemberId) -> None:
+        """What was under way to a member may be lost."""
+        transaction = self._transaction
+        if transaction is not None and member in transaction.waiting:
+            self._ask_one(transaction, member)
+
+    # -- every member's side --------------------------------------------------------------
+
+    def on_lock_requested(self, sender: MemberId, request: StateLockRequested) -> None:
+        """Stand still for our master, if we stand where it stands (PIM-31)."""
+        name = request.transaction
+        outcome = self._objection(sender, request)
+        if outcome.refusal:
+            answer = StateLockAnswered(name, outcome.refusal, (), outcome.is_passing)
+        else:
+            if self._lock != name:
+                self._take_lock(name, request.lease_us)
+            answer = StateLockAnswered(name, "", self.table.seats_without_data())
+        self._room.ctx.send(sender, answer)
+
+    def _objection(self, sender: MemberId, request: StateLockRequested) -> Outcome:
+        """Why we do not stand still, if we do not; the same lock again is fine."""
+        ctx = self._room.ctx
+        if sender != self._room.taken_master:
+            return _passing("it takes another member for the master")
+        if self._is_locked() and self._lock != request.transaction:
+            return _refused("another change of the cluster is under way there")
+        if request.list_version != ctx.members.version:
+            return _passing("its member list is another one; try again")
+        problem = self.table.local_work()
+        if problem:
+            return _refused(problem)
+        if request.mark != self.table.table_mark():
+            return _passing("its partition table is another one; try again")
+        return UNDER_WAY
+
+    def on_unlock_requested(self, sender: MemberId, request: StateUnlockRequested) -> None:
+        """Give back the lock of this transaction; another one's stays."""
+        if request.transaction == self._lock:
+            self._release()
+        self._room.ctx.send(sender, StateUnlockAnswered(request.transaction))
+
+    def on_confirm_requested(self, sender: MemberId, request: StateConfirmRequested) -> None:
+        """Say that we have the list; without it there is no answer, and it comes again."""
+        if self._room.ctx.members.version >= request.list_version:
+            self._room.ctx.send(sender, StateConfirmAnswered(request.transaction))
+
+    def on_lock_timer(self) -> None:
+        """The lease is over: whoever locked us is not heard any more."""
+        transaction = self._transaction
+        self._room.ctx.note("state_lock_expired", "warning", transaction=self._lock)
+        self._release()
+        if transaction is not None and transaction.stage is Stage.LOCKING:
+            self._roll_back(transaction, _refused("the members' locks have run out; try again"))
+
+    # -- the lock -------------------------------------------------------------------------
+
+    def _is_locked(self) -> bool:
+        return self._room.ctx.now_us < self._room.ctx.transition_until_us
+
+    def _take_lock(self, name: str, lease_us: int) -> None:
+        ctx = self._room.ctx
+        self._lock = name
+        ctx.transition_until_us = ctx.now_us + lease_us
+        ctx.arm(LOCK_TIMER, lease_us)
+
+    def _release(self) -> None:
+        self._forget_lock()
+        self.table.stand_still_over()
+
+    def _forget_lock(self) -> None:
+        self._lock = ""
+        self._room.ctx.transition_until_us = 0
+        self._room.ctx.disarm(LOCK_TIMER)
+
+    def before_list(self, new: MemberList) -> None:
+        """A list is about to be installed: a lock is for one list, so it ends here.
+
+        A change that is still locking has failed. Nobody needs to be unlocked for it: all who
+        stand still get the new list.
+        """
+        self._forget_lock()
+        transaction = self._transaction
+        if transaction is None:
+            return
+        if transaction.stage is Stage.LOCKING:
+            self._end(transaction, _passing("the member list has changed meanwhile; try again"))
+        elif transaction.stage is Stage.UNLOCKING:
+            self._end(transaction, transaction.refusal)
+        elif new.master != self._room.ctx.id:
+            self._end(transaction, _passing("the master has changed; ask again"))
+
+    def after_list(self) -> None:
+        """A list is installed: who has left it is not waited for."""
+        transaction = self._transaction
+        if transaction is not None and transaction.stage is Stage.CONFIRMING:
+            is_member = self._room.ctx.is_member
+            waiting = [member for member in transaction.waiting if is_member(member)]
+            transaction.waiting = dict.fromkeys(waiting)
+            self._proceed()
+
+
+def _refused(reason: str) -> Outcome:
+    return Outcome(refusal=reason)
+
+
+def _passing(reason: str) -> Outcome:
+    return Outcome(refusal=reason, is_passing=True)
