@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from whimbrel.core.effects import (
     ArmTimer,
     Expelled,
@@ -150,6 +152,16 @@ class Host:
             self.is_leaving = True
             self.world.trace.mark(self.world.now_us, self.name, "leave asked")
             self.stimulate(LeaveWanted())
+
+    def wish_state(self, state: str, wish: str) -> None:
+        """An operator asks this member, as the master, for a cluster state; asked once."""
+        self._submit(self._do_wish, (state, wish), False)
+
+    def _do_wish(self, state: str, wish: str) -> None:
+        if self.engine is not None:
+            arguments = msgspec.json.encode({"state": state, "wish": wish})
+            now_us, wall_ms = self._clock_us(), self._wall_ms()
+            self.engine.ask(None, "change_cluster", arguments, now_us, wall_ms)
 
     def pause(self) -> None:
         """Stop the process (SIGSTOP): everything that arrives waits, timers become late."""

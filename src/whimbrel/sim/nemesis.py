@@ -29,7 +29,8 @@ class FaultEvent(msgspec.Struct, frozen=True):
 
     at_us: int
     verb: str
-    """crash, silent, start, pause, resume, leave, cut, heal, clog, reset, slow, calm."""
+    """crash, silent, start, pause, resume, leave, cut, heal, clog, reset, slow, calm; and
+    state, which only scenario files say: an operator wishes a cluster state (names: the state)."""
     names: tuple[str, ...] = ()
     value: int = 0
     """Span in microseconds (clog) or factor (slow)."""

@@ -296,6 +296,13 @@ class World:
         if not host.lite:
             self.budget.shrunk(self.data_member_count())
 
+    def _state(self, event: FaultEvent) -> None:
+        """An operator wishes a cluster state, by way of the member that started first."""
+        for host in self.up_hosts():
+            if host.joined and not host.is_paused:
+                host.wish_state(event.names[0], f"sim {self.now_us}")
+                return
+
     def _cut(self, event: FaultEvent) -> None:
         self.network.cut(event.names[0], event.names[1])
 
@@ -349,6 +356,7 @@ _VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "pause": World._pause,
     "resume": World._resume,
     "leave": World._leave,
+    "state": World._state,
     "cut": World._cut,
     "heal": World._heal,
     "clog": World._clog,

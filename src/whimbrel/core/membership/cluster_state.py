@@ -317,13 +317,20 @@ class ClusterStates:
         self._ask(transaction)
         self._proceed()
 
-    def _roll_back(self, transaction: Transaction, outcome: Outcome) -> None:
-        """The change is off: give back every lock; the old state stands."""
+    def _roll_back(
+        self, transaction: Transaction, outcome: Outcome, silent: Sequence[MemberId] = ()
+    ) -> None:
+        """The change is off: give back every lock; the old state stands.
+
+        Who is silent is told as well, but not waited for: its lease ends without our help.
+        """
         transaction.stage = Stage.UNLOCKING
         transaction.refusal = outcome
         transaction.rounds = 0
         transaction.waiting = dict.fromkeys(self._room.ctx.others())
         self._ask(transaction)
+        for member in silent:
+            transaction.waiting.pop(member, None)
         self._release()
         self._proceed()
 
@@ -342,9 +349,9 @@ class ClusterStates:
             return
         transaction.rounds += 1
         if transaction.stage is Stage.LOCKING and transaction.rounds >= LOCK_CALLS_MAX:
-            silent = len(transaction.waiting)
-            outcome = _refused(f"{silent} members do not answer; try again")
-            self._roll_back(transaction, outcome)
+            silent = tuple(transaction.waiting)
+            outcome = _refused(f"{len(silent)} members do not answer; try again")
+            self._roll_back(transaction, outcome, silent)
         elif transaction.stage is Stage.UNLOCKING and transaction.rounds >= LOCK_CALLS_MAX:
             # Who is silent gives its lock back by itself, when its lease ends.
             self._end(transaction, transaction.refusal)
