@@ -9,6 +9,7 @@ GridError
         PartitionLostError
         OverloadedError
         UnsupportedError
+        IllegalStateError
     ProtocolError           bytes that do not follow a protocol of ours
     SerializationError
     AuthenticationError
@@ -78,6 +79,12 @@ class UnsupportedError(OperationError):
     """The request names something that this member does not offer."""
 
     reason = "unsupported"
+
+
+class IllegalStateError(OperationError):
+    """What was asked for is not possible as things stand; it may be later."""
+
+    reason = "illegal_state"
 
 
 class ProtocolError(GridError):

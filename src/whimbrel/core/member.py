@@ -38,6 +38,7 @@ MEMBERSHIP_MESSAGES: tuple[type[Message], ...] = (
     m.ProbeRequested, m.ProbeAnswered, m.JoinRequested, m.JoinRefused, m.MembersPublished,
     m.Heartbeat, m.SuspicionTold, m.ClaimRequested, m.ClaimAnswered, m.LeaveRequested,
     m.LeaveAllowed, m.LeaveOrdered, m.GoodbyeTold, m.JoinersTold, m.JoinersNoted,
+    m.RoleChangeRequested, m.RoleChangeAnswered,
 )  # fmt: skip
 MIGRATION_MESSAGES: tuple[type[Message], ...] = (
     m.TablePublished, m.PublicationAnswered, m.StampPublished, m.TableRequested,

@@ -146,6 +146,23 @@ class GoodbyeTold(Message, frozen=True):
     member: MemberId
 
 
+class RoleChangeRequested(Message, frozen=True):
+    """A member asks the master to make it a data member (``lite`` False) or lite; repeated."""
+
+    call: int
+    member: MemberId
+    lite: bool
+
+
+class RoleChangeAnswered(Message, frozen=True):
+    """The list that says so (GCM-23), or a ``problem`` with its ``reason`` in words."""
+
+    call: int
+    problem: str
+    reason: str
+    list: MemberList | None = None
+
+
 # -- partition table ----------------------------------------------------------------------
 
 
@@ -420,6 +437,7 @@ ANY_MESSAGE = (
     ProbeRequested | ProbeAnswered | JoinRequested | JoinersTold | JoinersNoted | JoinRefused
     | MembersPublished | Heartbeat | SuspicionTold | ClaimRequested | ClaimAnswered
     | LeaveRequested | LeaveAllowed | LeaveOrdered | GoodbyeTold | TablePublished
+    | RoleChangeRequested | RoleChangeAnswered
     | PublicationAnswered | StampPublished | TableRequested | StateRequested | StateAnswered
     | MigrationRequested
     | MigrationDataAnswered | MigrationCommitRequested | MigrationCommitAnswered
@@ -433,6 +451,6 @@ DATA_CHANNEL: tuple[type[Message], ...] = (FragmentSent, SyncSent)
 """Messages that travel on the bulk connection."""
 
 ADDRESSED: tuple[type[Message], ...] = (
-    ProbeRequested, ProbeAnswered, JoinRequested, JoinRefused, SuspicionTold,
+    ProbeRequested, ProbeAnswered, JoinRequested, JoinRefused, SuspicionTold, RoleChangeAnswered,
 )  # fmt: skip
 """Messages a member may send to or take from somebody who is not on its member list."""

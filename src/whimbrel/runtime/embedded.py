@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from whimbrel.config import Config, Flag, load
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.errors import OperationError
+from whimbrel.errors import GridError, OperationError
 from whimbrel.runtime.node import AdminStarter, Node
 
 START_TIMEOUT_S = 60.0
@@ -82,6 +82,40 @@ class Member:
             OperationError: It answered with an error, or not in time.
         """
         return await self.node.ask(None if master else self.id, what, arguments)
+
+    async def promote_local_lite_member(self) -> None:
+        """Make this lite member a data member; done when the list says so (GCM-15).
+
+        Raises:
+            IllegalStateError: It holds data already, migrations are not allowed, or the master
+                has changed meanwhile: then the call may be repeated.
+            UnsupportedError: The cluster is too old for it.
+            UsageError: The master does not know this member.
+        """
+        await self._change_role(lite=False)
+
+    async def demote_local_data_member(self) -> None:
+        """Make this data member lite; done when the others hold all it held, and the list says so.
+
+        Raises:
+            IllegalStateError: It is lite already, nobody else could hold the data, or migrations
+                are not allowed.
+            UnsupportedError: The cluster is too old for it.
+        """
+        await self._change_role(lite=True)
+
+    async def _change_role(self, lite: bool) -> None:
+        ended: asyncio.Future[GridError | None] = asyncio.get_running_loop().create_future()
+
+        def then(error: GridError | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        self.node.want_role(lite, then)
+        await asyncio.wait((ended, self.node.stopped), return_when=asyncio.FIRST_COMPLETED)
+        error = ended.result() if ended.done() else OperationError("this member has ended")
+        if error is not None:
+            raise error
 
     async def leave(self, timeout_s: float | None = None) -> None:
         """Hand over all data, leave the cluster and close everything.

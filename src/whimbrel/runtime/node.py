@@ -28,9 +28,10 @@ from whimbrel.core.effects import (
     Stopped,
 )
 from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.membership.promotion import Then
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import LeaveWanted, Started, Stimulus, TimerFired
-from whimbrel.errors import OperationError
+from whimbrel.errors import IllegalStateError, OperationError
 from whimbrel.runtime.clients import Door, Guard
 from whimbrel.runtime.clock import now_us, wall_ms
 from whimbrel.runtime.identity import Identity, open_identity
@@ -147,11 +148,19 @@ class Node:
         self.links = Links(host)
         self.timers = Timers(self.loop, self._timer_fired)
         self.door = Door(self, self.loop)
-        self._new_engine()
+        self._new_engine(self.settings.lite)
 
     def leave(self) -> None:
         """Hand over all data and leave; ``stopped`` tells when that is done."""
         self.stimulate(LeaveWanted())
+
+    def want_role(self, lite: bool, then: Then) -> None:
+        """Become lite or a data member; ``then`` is told how it ended, in this loop."""
+        if self.stopped.done():
+            then(IllegalStateError("this member has ended"))
+            return
+        with self.guard:
+            self._engine.want_role(lite, then, now_us(), wall_ms())
 
     def stop_now(self, reason: str, exit_status: int = 1) -> None:
         """End without leaving: to the cluster it is a crash."""
@@ -388,7 +397,8 @@ class Node:
         self.links.close_all()
         self.door.close_all(at_once=True)
         self.identity.renew()
-        self._new_engine()
+        # Whoever was promoted or demoted comes back as what it was.
+        self._new_engine(self._engine.member.ctx.me.lite)
         self.stimulate(Started(self._join_addresses()))
 
     def _stopped(self, output: Stopped) -> None:
@@ -408,12 +418,12 @@ class Node:
 
     # -- parts ----------------------------------------------------------------------------
 
-    def _new_engine(self) -> None:
+    def _new_engine(self, lite: bool) -> None:
         settings = self.settings
         self.info = MemberInfo(
             self.member_id,
             self.address,
-            lite=settings.lite,
+            lite=lite,
             host=settings.machine or socket.gethostname(),
             zone=settings.zone,
             admin_port=self.ports.admin_port,

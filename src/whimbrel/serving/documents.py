@@ -18,6 +18,7 @@ from whimbrel.core.registry import backups_of
 from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.errors import UsageError
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
+from whimbrel.serving.role_orders import RoleOrders
 
 if TYPE_CHECKING:
     from whimbrel.core.replication.fragments import PartitionReplica
@@ -51,6 +52,7 @@ class Documents:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._member = engine.member
+        self.roles = RoleOrders(engine.member)
         engine.questions.documents |= {
             "members": self.members,
             "partitions": self.partitions,
@@ -63,6 +65,9 @@ class Documents:
             "partition_bytes": self.partition_bytes,
             "plan": self.plan,
             "leave": self.leave,
+            "promote": self.roles.promote,
+            "demote": self.roles.demote,
+            "role": self.roles.role,
         }
 
     # -- looking --------------------------------------------------------------------------

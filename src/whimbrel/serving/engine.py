@@ -24,6 +24,7 @@ from whimbrel.core.effects import (
 )
 from whimbrel.core.ids import MemberId
 from whimbrel.core.member import Member
+from whimbrel.core.membership.promotion import Then
 from whimbrel.core.messages import DATA_CHANNEL, RegistryEntry
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.registry import MAP_KIND
@@ -83,6 +84,12 @@ class Engine:
             vet(stimulus.message, self.member.ctx.settings.partition_count)
         self.member.begin(now_us, wall_ms)
         self.member.apply(stimulus)
+        self._carry_out_effects()
+
+    def want_role(self, lite: bool, then: Then, now_us: int, wall_ms: int) -> None:
+        """Become lite or a data member; ``then`` is told how it ended (GCM-15)."""
+        self.member.begin(now_us, wall_ms)
+        self.member.membership.want_role(lite, then)
         self._carry_out_effects()
 
     def peer_frame(

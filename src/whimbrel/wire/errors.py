@@ -11,6 +11,7 @@ from typing import Final
 from whimbrel.errors import (
     AuthenticationError,
     GridError,
+    IllegalStateError,
     IndeterminateError,
     OperationError,
     OverloadedError,
@@ -166,6 +167,7 @@ _BY_ERROR: tuple[tuple[type[GridError], int], ...] = (
     (PartitionLostError, GENERIC),
     (OverloadedError, OVERLOAD),
     (UnsupportedError, UNSUPPORTED_OPERATION),
+    (IllegalStateError, ILLEGAL_STATE),
     (UsageError, ILLEGAL_ARGUMENT),
     (ProtocolError, ILLEGAL_ARGUMENT),
     (SerializationError, SERIALIZATION),
