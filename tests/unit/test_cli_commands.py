@@ -500,3 +500,20 @@ def test_promote_and_demote(
     port.answers[command] = [(202, begun)]
     assert main.run([command, SECOND, "--wait", "0", "--json", "--admin", port.url]) == 4
     assert json.loads(capsys.readouterr().out)["done"] is False
+
+
+def test_events_can_be_followed(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
+    """PIM-58: a line per event until the stream ends; a reader that was cut fails with words."""
+    moved = b'event: replica_migrated\ndata: {"kind":"replica_migrated","partition":4}\n\n'
+    port.answers["stream"] = [(200, b": events from here on\n\n" + moved + b": still here\n\n")]
+    assert main.run(["events", "--follow", "--admin", port.url]) == 0
+    assert port.requests[-1][1] == "/api/v1/events/stream"
+    assert capsys.readouterr().out == "replica_migrated partition=4\n"
+    assert main.run(["events", "--follow", "--json", "--admin", port.url]) == 0
+    assert json.loads(capsys.readouterr().out) == {"kind": "replica_migrated", "partition": 4}
+    port.answers["stream"] = [(200, b'event: lost\ndata: {"kind":"lost","events":5}\n\n')]
+    assert main.run(["events", "--follow", "--admin", port.url]) == 1
+    assert "5 events were missed" in capsys.readouterr().err
+    port.answers["stream"] = [(503, {"error": "too many readers"})]
+    assert main.run(["events", "--follow", "--admin", port.url]) == 1
+    assert "too many readers" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from whimbrel.admin.documents import ClusterDocuments, MemberUnknownError
+from whimbrel.admin.event_stream import EventStreams
 from whimbrel.admin.metrics import CONTENT_TYPE, Metrics
 from whimbrel.core.effects import Note
 from whimbrel.errors import GridError, IllegalStateError, UnsupportedError, UsageError
@@ -31,6 +32,8 @@ BODY_BYTES_MAX = 64 * 1024
 """Longest body of an order."""
 BODY_TIMEOUT_S = 5.0
 API = "/api/v1"
+EVENT_STREAM = f"{API}/events/stream"
+"""An answer without an end."""
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -61,6 +64,7 @@ class Routes:
         self._node = node
         self._cluster = ClusterDocuments(node)
         self._metrics = Metrics(node)
+        self._streams = EventStreams(node)
 
     def app(self) -> Starlette:
         """All paths, with errors as JSON."""
@@ -75,6 +79,7 @@ class Routes:
             f"{API}/migrations": self._migrations,
             f"{API}/structures": self._structures,
             f"{API}/events": self._events,
+            EVENT_STREAM: self._event_stream,
             f"{API}/plan": self._plan,
         }
         posts: dict[str, Answer] = {
@@ -191,6 +196,9 @@ class Routes:
 
     async def _events(self, _: Request) -> Response:
         return document(await self._cluster.events())
+
+    async def _event_stream(self, _: Request) -> Response:
+        return self._streams.open()
 
     async def _plan(self, request: Request) -> Response:
         query = request.query_params

@@ -38,9 +38,10 @@ from whimbrel.runtime.identity import Identity, open_identity
 from whimbrel.runtime.links import LinkHost, Links
 from whimbrel.runtime.logs import Logger, log_note, make_logger
 from whimbrel.runtime.sockets import Ports, open_ports
+from whimbrel.runtime.subscriptions import Subscriptions
 from whimbrel.runtime.timers import Timers
 from whimbrel.serving.engine import Engine
-from whimbrel.serving.outputs import Answered, CloseClient, ToAddress, ToClient, ToPeer
+from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
 from whimbrel.wire.links import Greeting, encode_greeting
 
 TICK_S = 0.05
@@ -88,6 +89,8 @@ class Node:
         """Counters of the shell by name; the engine has its own."""
         self.events: deque[dict[str, object]] = deque(maxlen=config.core.events_max)
         """Notes of level info and above, oldest first, with ``at`` and ``kind``."""
+        self.subscriptions = Subscriptions(self._listen, self._listener_failed)
+        """Callbacks for the cluster's events."""
         self.crash_report = ""
         """What stopped the member, when its engine broke."""
         self._admin = admin
@@ -108,6 +111,7 @@ class Node:
             ToAddress: self._to_address,
             CloseClient: self._close_client,
             Answered: self._answered,
+            EventsTold: self._events_told,
             ArmTimer: self._arm,
             Note: self.note,
             LinkWanted: self._link_wanted,
@@ -368,6 +372,17 @@ class Node:
         if future is not None and not future.done():
             future.set_result(output)
 
+    def _events_told(self, output: EventsTold) -> None:
+        self.subscriptions.tell(output.events)
+
+    def _listen(self, wanted: bool) -> None:
+        with self.guard:
+            self._engine.want_events(wanted, now_us(), wall_ms())
+
+    def _listener_failed(self, problem: BaseException) -> None:
+        self.count("listener_errors")
+        self.hint("listener_failed", problem=repr(problem))
+
     def _arm(self, output: ArmTimer) -> None:
         self.timers.arm(output)
 
@@ -430,6 +445,8 @@ class Node:
         )
         self._engine = Engine(self.info, self.config.core, now_us())
         self._engine.questions.documents["events"] = self._events_document
+        if self.subscriptions.any:
+            self._listen(True)
 
     def _advertised(self) -> Address:
         port = self.ports.data_port

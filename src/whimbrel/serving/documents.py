@@ -65,6 +65,7 @@ class Documents:
             "partition_bytes": self.partition_bytes,
             "plan": self.plan,
             "leave": self.leave,
+            "compare": self.compare,
             "promote": self.roles.promote,
             "demote": self.roles.demote,
             "role": self.roles.role,
@@ -245,6 +246,11 @@ class Documents:
             raise UsageError(f"this is not member {order.member}")
         self._member.apply(LeaveWanted())
         return _encode({"leaving": True})
+
+    def compare(self, _: bytes = b"") -> bytes:
+        """Order this member to have its replicas compared now; ``readiness`` tells the outcome."""
+        self._member.dataplane.anti_entropy.compare_now()
+        return _encode({"comparing": True})
 
     # -- figures --------------------------------------------------------------------------
 
