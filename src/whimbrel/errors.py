@@ -10,6 +10,7 @@ GridError
         OverloadedError
         UnsupportedError
         StateForbidsError   the cluster state does not allow it; nothing has happened
+        IllegalStateError
     ProtocolError           bytes that do not follow a protocol of ours
     SerializationError
     AuthenticationError
@@ -85,6 +86,12 @@ class StateForbidsError(OperationError):
     """The cluster state does not allow the operation; nothing has happened."""
 
     reason = "cluster_state"
+
+
+class IllegalStateError(OperationError):
+    """What was asked for is not possible as things stand; it may be later."""
+
+    reason = "illegal_state"
 
 
 class ProtocolError(GridError):

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 from tests.process.runtime_fakes import until
 
 import whimbrel
-from whimbrel.errors import ConfigError, OperationError
+from whimbrel.core.events import (
+    MemberAdded,
+    MemberRemoved,
+    MigrationFinished,
+    PartitionLost,
+    ReplicaMigrated,
+)
+from whimbrel.core.ids import MemberId
+from whimbrel.errors import ConfigError, IllegalStateError, OperationError
 
 QUICK: dict[str, object] = {
     "network.port": 0,
@@ -75,3 +84,81 @@ def test_unknown_name_of_the_package() -> None:
     """Goal: a misspelt public name is an AttributeError like anywhere else."""
     with pytest.raises(AttributeError, match="Membre"):
         whimbrel.Membre  # noqa: B018 - the access is the test
+
+
+async def is_safe_soon(member: whimbrel.Member) -> bool:
+    for _ in range(100):
+        if await member.is_cluster_safe():
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+def test_listeners_and_safety() -> None:
+    """PIM-58, facts 7: callbacks hear of members and migrations on the loop's thread; twice
+    registered is twice told, ending is idempotent, one that raises harms nobody; the safety
+    calls agree with what happens.
+    """
+
+    async def scenario() -> None:
+        first = await whimbrel.Member.start(QUICK)
+        thread = threading.get_ident()
+        heard: list[object] = []
+        threads: list[int] = []
+
+        def hear(event: object) -> None:
+            heard.append(event)
+            threads.append(threading.get_ident())
+
+        def raises(event: object) -> None:
+            raise ZeroDivisionError(event)
+
+        first.add_migration_listener(raises)
+        first.add_migration_listener(hear)
+        first.add_state_listener(hear)
+        first.add_partition_lost_listener(hear)
+        numbers = [first.add_membership_listener(hear) for _ in range(2)]
+        second = await whimbrel.Member.start({**QUICK, "network.join": str(first.address)})
+        await until(lambda: any(isinstance(e, MigrationFinished) for e in heard), "the end")
+        added = [event for event in heard if isinstance(event, MemberAdded)]
+        assert [event.member.id for event in added] == [second.id] * 2
+        assert any(isinstance(event, ReplicaMigrated) for event in heard)
+        assert first.node.counters["listener_errors"] > 0 and set(threads) == {thread}
+        assert [first.remove_listener(numbers[0]) for _ in range(2)] == [True, False]
+        for member in (first, second):
+            assert await member.force_local_member_to_be_safe(20)
+            assert await member.is_local_member_safe()
+        assert await first.is_member_safe(second.id)
+        assert await is_safe_soon(first)
+        assert not await first.is_member_safe(MemberId("nobody"))
+        await second.stop()
+        await until(lambda: any(isinstance(e, MemberRemoved) for e in heard), "the removal")
+        await until(lambda: any(isinstance(e, PartitionLost) for e in heard), "the loss")
+        await first.leave(timeout_s=20)
+
+    asyncio.run(scenario())
+
+
+def test_a_lite_member_is_promoted_and_demoted() -> None:
+    """GCM-15, GCM-17, GCM-23: the call ends when the list says so; errors have their types."""
+
+    async def scenario() -> None:
+        first = await whimbrel.Member.start(QUICK)
+        join = {**QUICK, "network.join": str(first.address), "member.lite": True}
+        second = await whimbrel.Member.start(join)
+        with pytest.raises(IllegalStateError, match="data member already"):
+            await first.promote_local_lite_member()
+        with pytest.raises(IllegalStateError, match="no other data member"):
+            await first.demote_local_data_member()
+        assert second.node.engine.member.ctx.me.lite
+        await second.promote_local_lite_member()
+        assert [row["lite"] for row in await second.ask("members")] == [False, False]
+        await first.demote_local_data_member()
+        rows = (await second.ask("partitions"))["rows"]
+        assert {member for row in rows for member in row["replicas"]} == {second.id}
+        await first.leave(timeout_s=20)
+        with pytest.raises(IllegalStateError, match="ended"):
+            await first.promote_local_lite_member()
+        await second.leave(timeout_s=20)
+
+    asyncio.run(scenario())

@@ -16,6 +16,7 @@ from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId
 from whimbrel.errors import OperationError
 from whimbrel.runtime.node import Node
+from whimbrel.runtime.subscriptions import Subscriptions
 
 ADMIN_PORT = 8701
 
@@ -29,6 +30,7 @@ class FakeNode:
         self.notes: list[Note] = []
         self.counters: dict[str, int] = {}
         self.events: list[dict[str, object]] = []
+        self.subscriptions = Subscriptions(lambda _: None, lambda _: None)
         self.silent: dict[MemberId, None] = {}
         """Members whose answers do not come."""
         self.spoiled: dict[tuple[MemberId | None, str], Any] = {}

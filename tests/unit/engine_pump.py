@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 from whimbrel.core import effects as e
+from whimbrel.core.events import GridEvent
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo
@@ -25,7 +26,7 @@ from whimbrel.core.stimuli import (
     TimerFired,
 )
 from whimbrel.serving.engine import Engine
-from whimbrel.serving.outputs import Answered, CloseClient, ToAddress, ToClient, ToPeer
+from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
 from whimbrel.wire.codec import decode_event, decode_response, encode_request
 from whimbrel.wire.errors import decode_errors
 from whimbrel.wire.frames import ANSWERS, AUTHENTICATED, EVENT, PRELUDE, MessageSplitter, RawMessage
@@ -69,6 +70,8 @@ class Node:
         self.clients: dict[int, Client] = {}
         self.notes: list[e.Note] = []
         self.answers: dict[int, Answered] = {}
+        self.told: list[GridEvent] = []
+        """What the program around the member was told."""
         self.alive = True
         self.joined = False
         self.expelled = ""
@@ -99,6 +102,8 @@ class Node:
                     client = self.clients.pop(output.conn, None)
                     if client is not None:
                         client.closed = output.reason
+                case EventsTold():
+                    self.told.extend(output.events)
                 case Answered():
                     self.answers[output.call] = output
                 case _:

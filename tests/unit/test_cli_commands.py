@@ -194,7 +194,7 @@ def test_text_is_for_people(
 
 
 @pytest.mark.parametrize("extra", [[], ["--json"]])
-@pytest.mark.parametrize("command", [*LOOKS, "plan", "shutdown"])
+@pytest.mark.parametrize("command", [*LOOKS, "plan", "shutdown", "promote", "demote"])
 def test_nobody_there_is_exit_3(
     command: str, extra: list[str], port: Port, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,7 +203,7 @@ def test_nobody_there_is_exit_3(
     """
     number = port.server.server_port
     port.server.server_close()
-    given = {"plan": ["--join", "1"], "shutdown": ["x"]}.get(command, [])
+    given = {"plan": ["--join", "1"]}.get(command, [] if command in LOOKS else ["x"])
     assert main.run([command, *given, *extra, "--admin", port.url]) == 3
     told = capsys.readouterr()
     assert told.out == ""
@@ -474,3 +474,46 @@ def test_dev_cleans_up_when_it_is_interrupted(
     made = FakeCluster.made[-1]
     assert (made.name, made.settings, made.closed) == ("x", {"partition.count": "7"}, True)
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "kind"), [("promote", "data"), ("demote", "lite")])
+def test_promote_and_demote(
+    command: str, kind: str, port: Port, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GCM-27: the order waits for its outcome by number; a refusal is 1, no end in time is 4."""
+    begun = {
+        "member": SECOND,
+        "address": "127.0.0.1:5702",
+        "lite": kind == "lite",
+        "done": False,
+        "number": 7,
+    }
+    port.answers[command] = [(202, begun), (200, {**begun, "done": True})]
+    assert main.run([command, "127.0.0.1:5702", "--admin", port.url]) == 0
+    method, path, _, body = port.requests[-1]
+    assert (method, path) == ("POST", f"/api/v1/{command}")
+    assert json.loads(body) == {"member": SECOND, "number": 7}
+    assert f"is a {kind} member now" in capsys.readouterr().out
+    port.answers[command] = [(409, {"error": "the cluster state FROZEN forbids migrations"})]
+    assert main.run([command, SECOND, "--admin", port.url]) == 1
+    assert "FROZEN" in capsys.readouterr().err
+    port.answers[command] = [(202, begun)]
+    assert main.run([command, SECOND, "--wait", "0", "--json", "--admin", port.url]) == 4
+    assert json.loads(capsys.readouterr().out)["done"] is False
+
+
+def test_events_can_be_followed(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
+    """PIM-58: a line per event until the stream ends; a reader that was cut fails with words."""
+    moved = b'event: replica_migrated\ndata: {"kind":"replica_migrated","partition":4}\n\n'
+    port.answers["stream"] = [(200, b": events from here on\n\n" + moved + b": still here\n\n")]
+    assert main.run(["events", "--follow", "--admin", port.url]) == 0
+    assert port.requests[-1][1] == "/api/v1/events/stream"
+    assert capsys.readouterr().out == "replica_migrated partition=4\n"
+    assert main.run(["events", "--follow", "--json", "--admin", port.url]) == 0
+    assert json.loads(capsys.readouterr().out) == {"kind": "replica_migrated", "partition": 4}
+    port.answers["stream"] = [(200, b'event: lost\ndata: {"kind":"lost","events":5}\n\n')]
+    assert main.run(["events", "--follow", "--admin", port.url]) == 1
+    assert "5 events were missed" in capsys.readouterr().err
+    port.answers["stream"] = [(503, {"error": "too many readers"})]
+    assert main.run(["events", "--follow", "--admin", port.url]) == 1
+    assert "too many readers" in capsys.readouterr().err

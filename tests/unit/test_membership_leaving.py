@@ -217,25 +217,6 @@ def test_a_leaver_that_is_expelled_just_ends() -> None:
     assert hosts[2].exit_status() == 1
 
 
-def test_a_lite_member_is_promoted_by_the_master() -> None:
-    """Goal: promotion is a new list that every member installs. Method: the master promotes;
-    others, data members and strangers cannot be promoted.
-    """
-    net = Net()
-    hosts = net.cluster(2)
-    lite = net.start(3, (1, 2), lite=True)
-    net.run_until(net.agreed)
-    answers: list[bool] = []
-    hosts[1].step(lambda: answers.append(hosts[1].room.promote(lite.id)))
-    hosts[0].step(lambda: answers.append(hosts[0].room.promote(hosts[1].id)))
-    hosts[0].step(lambda: answers.append(hosts[0].room.promote(lite.id)))
-    assert answers == [False, False, True]
-    net.run_until(net.agreed, SECOND)
-    assert not lite.ctx.me.lite and len(lite.ctx.data_members()) == 3
-    net.leave(lite)
-    assert lite.alive, "a data member has to hand its data over"
-
-
 def test_an_ended_member_takes_no_notice() -> None:
     """Goal: after its end a room does nothing. Method: every entry after a leave."""
     net = Net()

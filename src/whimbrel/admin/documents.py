@@ -8,11 +8,13 @@ member that is silent costs a sentence, never a hanging request.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whimbrel.core.ids import MemberId
+from whimbrel.core.membership.promotion import error_of
 from whimbrel.core.model import MemberInfo
 from whimbrel.errors import GridError, OperationError, UsageError
 from whimbrel.runtime.node import Node
@@ -20,6 +22,9 @@ from whimbrel.serving.documents import state_of
 
 ANSWER_TIMEOUT_S = 2.0
 """How long an HTTP request waits for other members."""
+ROLE_WAIT_S = 5.0
+"""How long an order to become lite or a data member is waited for before "under way" is told."""
+ROLE_POLL_S = 0.05
 NAMES_PER_QUESTION = 1_000
 EVENTS_MAX = 1_000
 """Newest events of the cluster that are shown."""
@@ -254,6 +259,42 @@ class ClusterDocuments:
         raise OperationError(
             f"it is not known whether every member is in the new state: {problem}; ask for it again"
         )
+
+    async def change_role(self, order: str, text: str, number: int) -> Json:
+        """Order a member to become a data member or lite, and wait a bounded time for it.
+
+        Args:
+            order: ``promote`` or ``demote``.
+            text: The member's uuid or address.
+            number: 0 for a new order, else that of one that was given: only its outcome is asked.
+
+        Returns:
+            ``done`` False when it goes on.
+
+        Raises:
+            MemberUnknownError: There is no such member.
+            IllegalStateError, UsageError, UnsupportedError: It was refused.
+            OperationError: The member does not answer.
+        """
+        info = self.find(text)
+        if number:
+            found = await self.ask(info.id, "role", {"number": number})
+        else:
+            found = await self.ask(info.id, order, {"member": info.id})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ROLE_WAIT_S):
+                while not found["done"]:
+                    await asyncio.sleep(ROLE_POLL_S)
+                    found = await self.ask(info.id, "role", {"number": found["number"]})
+        if found["problem"]:
+            raise error_of(found["problem"], f"member {info.address}: {found['reason']}")
+        return {
+            "member": info.id,
+            "address": str(info.address),
+            "lite": found["lite"],
+            "done": found["done"],
+            "number": found["number"],
+        }
 
 
 def _unsafe(master: Json, answers: Sequence[tuple[MemberInfo, Any]]) -> str:

@@ -1,8 +1,8 @@
 """Paths, methods and status codes of the admin side. Knows HTTP; documents come from elsewhere.
 
 Errors are JSON objects ``{"error": sentence}``: 400 a question without sense, 403 a foreign page,
-404 an unknown path or member, 405 a wrong method, 409 a change that is refused now, 413 and 415 a
-wrong body, 503 nobody answers.
+404 an unknown path or member, 405 a wrong method, 409 not possible as things stand, 413 and 415 a
+wrong body, 501 not offered, 503 nobody answers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from whimbrel.admin.documents import ChangeRefusedError, ClusterDocuments, MemberUnknownError
+from whimbrel.admin.event_stream import EventStreams
 from whimbrel.admin.metrics import CONTENT_TYPE, Metrics
 from whimbrel.core.effects import Note
-from whimbrel.errors import GridError, UsageError
+from whimbrel.errors import GridError, IllegalStateError, UnsupportedError, UsageError
 from whimbrel.runtime.node import Node
 
 BODY_BYTES_MAX = 64 * 1024
 """Longest body of an order."""
 BODY_TIMEOUT_S = 5.0
 API = "/api/v1"
+EVENT_STREAM = f"{API}/events/stream"
+"""An answer without an end."""
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -39,6 +42,14 @@ class StateOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of an order to change the cluster state."""
 
     state: str
+
+
+class RoleOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a promotion or demotion: a member's uuid or ``host:port``."""
+
+    member: str
+    number: int = 0
+    """Of an order that was given before: its outcome is asked."""
 
 
 class ShutdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +70,7 @@ class Routes:
         self._node = node
         self._cluster = ClusterDocuments(node)
         self._metrics = Metrics(node)
+        self._streams = EventStreams(node)
 
     def app(self) -> Starlette:
         """All paths, with errors as JSON."""
@@ -73,11 +85,14 @@ class Routes:
             f"{API}/migrations": self._migrations,
             f"{API}/structures": self._structures,
             f"{API}/events": self._events,
+            EVENT_STREAM: self._event_stream,
             f"{API}/plan": self._plan,
         }
         posts: dict[str, Answer] = {
             f"{API}/shutdown": self._shutdown,
             f"{API}/state": self._state,
+            f"{API}/promote": self._role("promote"),
+            f"{API}/demote": self._role("demote"),
         }
         self._paths = [*gets, *posts]
         routes = [Route(path, self._safely(get), methods=["GET"]) for path, get in gets.items()]
@@ -103,6 +118,10 @@ class Routes:
                 return error(409, str(problem))
             except UsageError as problem:
                 return error(400, str(problem))
+            except IllegalStateError as problem:
+                return error(409, str(problem))
+            except UnsupportedError as problem:
+                return error(501, str(problem))
             except GridError as problem:
                 return error(503, str(problem))
             except (HTTPException, ClientDisconnect):
@@ -187,6 +206,9 @@ class Routes:
     async def _events(self, _: Request) -> Response:
         return document(await self._cluster.events())
 
+    async def _event_stream(self, _: Request) -> Response:
+        return self._streams.open()
+
     async def _plan(self, request: Request) -> Response:
         query = request.query_params
         unknown = [name for name in query if name not in ("join", "leave", "crash")]
@@ -217,6 +239,19 @@ class Routes:
         found = await self._cluster.shutdown(order.member)
         self._node.note(Note("info", "shutdown_ordered", {"member": found["member"]}))
         return document(found, 202)
+
+    def _role(self, what: str) -> Answer:
+        """The order to become a data member or lite (GCM-27)."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                order = msgspec.json.decode(await _body(request), type=RoleOrder)
+            except msgspec.DecodeError as problem:
+                raise UsageError(f'the body must be {{"member": MEMBER}}: {problem}') from None
+            found = await self._cluster.change_role(what, order.member, order.number)
+            return document(found, 200 if found["done"] else 202)
+
+        return handle
 
 
 async def _body(request: Request) -> bytes:

@@ -15,14 +15,15 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from whimbrel.admin.routes import make_app
+from whimbrel.admin.routes import EVENT_STREAM, make_app
 from whimbrel.core.check import check
 from whimbrel.core.effects import Note
 from whimbrel.runtime.node import Node
 
 REQUEST_TIMEOUT_S = 15.0
 """A connection is closed when no new request began on it for this long; that ends those who send
-half a request, who never read their answer, and who do nothing. No answer takes as long."""
+half a request, who never read their answer, and who do nothing. Only event streams take as long;
+their readers get twice the time to read."""
 KEEP_ALIVE_S = 5
 CONNECTIONS_MAX = 200
 """Admin connections at once; more are answered with 503."""
@@ -54,6 +55,8 @@ class _Protocol(H11Protocol):
         self.logger = _requests_log
 
     _clock: asyncio.TimerHandle | None = None
+    _is_stuck = False
+    """Whether the stream's reader had not read at the last look."""
     _last: RequestResponseCycle | None = None
     """The request that was the newest one when the clock was wound."""
 
@@ -79,10 +82,21 @@ class _Protocol(H11Protocol):
         self._clock = self.loop.call_later(REQUEST_TIMEOUT_S, self._on_clock)
 
     def _on_clock(self) -> None:
-        if self.cycle is self._last:
+        if self.cycle is self._last and not self._streams():
             self.transport.abort()
         else:
             self._wind()
+
+    def _streams(self) -> bool:
+        """Whether an event stream runs whose reader reads: what was written has left."""
+        cycle, transport = self.cycle, self.transport
+        if cycle is None or cycle.response_complete or cycle.scope["path"] != EVENT_STREAM:
+            return False
+        has_left = isinstance(transport, asyncio.Transport) and (
+            transport.get_write_buffer_size() == 0
+        )
+        was_stuck, self._is_stuck = self._is_stuck, not has_left
+        return has_left or not was_stuck
 
 
 class _Server(uvicorn.Server):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -19,6 +20,7 @@ from whimbrel.errors import OperationError, UsageError
 DEFAULT_URL = "http://127.0.0.1:8701"
 TIMEOUT_S = 15.0
 """Longer than a member waits for other members before it answers."""
+LINE_BYTES_MAX = 1024 * 1024
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 EXIT_UNREACHABLE = 3
 EXIT_IN_VAIN = 4
@@ -66,6 +68,23 @@ class Admin:
     def post(self, path: str, content: dict[str, object]) -> Any:
         """Give an order; the document that answers it."""
         return self._ask("POST", f"/api/v1/{quote(path)}", json.dumps(content).encode())
+
+    def follow(self, path: str) -> Iterator[dict[str, Any]]:
+        """The documents of an event stream below ``/api/v1``, until the member ends it."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", f"/api/v1/{quote(path)}", headers={"Connection": "close"})
+            reply = connection.getresponse()
+            if reply.status >= 300:
+                page = json.loads(reply.read(ANSWER_BYTES_MAX))
+                raise OperationError(str(page.get("error", f"HTTP status {reply.status}")))
+            while line := reply.readline(LINE_BYTES_MAX):
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+        except (OSError, http.client.HTTPException, ValueError) as problem:
+            self._unreachable(str(problem) or type(problem).__name__)
+        finally:
+            connection.close()
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
         headers = {"Accept": "application/json", "Connection": "close"}

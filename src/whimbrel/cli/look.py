@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whimbrel.cli.http import DEFAULT_URL, Admin, AdminUrl, AsJson, print_json
-from whimbrel.errors import UsageError
+from whimbrel.errors import OperationError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -213,11 +215,20 @@ def events(
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=1_000, help="The newest so many, for people")
     ] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print what happens from now on, until Ctrl-C")
+    ] = False,
     as_json: AsJson = False,
     admin: AdminUrl = DEFAULT_URL,
 ) -> None:
-    """What happened lately on the members that answer, oldest first."""
+    """What happened lately on the members that answer, oldest first.
+
+    With --follow: migrations, lost partitions, members and states as they happen, one a line.
+    """
     member = Admin(admin)
+    if follow:
+        _follow_events(member, as_json)
+        return
     found: list[Json] = member.get("events")
     if as_json:
         print_json(found)
@@ -236,6 +247,16 @@ def events(
         for event in found[-limit:]
     ]
     print_rows(table("at", "member", "level", "kind", "details"), rows, "no events")
+
+
+def _follow_events(member: Admin, as_json: bool) -> None:
+    """Print the stream; a reader that was too slow for it fails."""
+    for event in member.follow("events/stream"):
+        text = json.dumps(event) if as_json else f"{event['kind']} {_details(event)}"
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+        if event["kind"] == "lost":
+            raise OperationError(f"too slow: {event['events']} events were missed")
 
 
 def _details(event: Json) -> str:

@@ -40,6 +40,7 @@ MEMBERSHIP_MESSAGES: tuple[type[Message], ...] = (
     m.LeaveAllowed, m.LeaveOrdered, m.GoodbyeTold, m.JoinersTold, m.JoinersNoted,
     m.StateLockRequested, m.StateLockAnswered, m.StateUnlockRequested, m.StateUnlockAnswered,
     m.StateConfirmRequested, m.StateConfirmAnswered,
+    m.RoleChangeRequested, m.RoleChangeAnswered,
 )  # fmt: skip
 MIGRATION_MESSAGES: tuple[type[Message], ...] = (
     m.TablePublished, m.PublicationAnswered, m.StampPublished, m.TableRequested,

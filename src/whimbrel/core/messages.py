@@ -198,6 +198,23 @@ class StateConfirmAnswered(Message, frozen=True):
     transaction: str
 
 
+class RoleChangeRequested(Message, frozen=True):
+    """A member asks the master to make it a data member (``lite`` False) or lite; repeated."""
+
+    call: int
+    member: MemberId
+    lite: bool
+
+
+class RoleChangeAnswered(Message, frozen=True):
+    """The list that says so (GCM-23), or a ``problem`` with its ``reason`` in words."""
+
+    call: int
+    problem: str
+    reason: str
+    list: MemberList | None = None
+
+
 # -- partition table ----------------------------------------------------------------------
 
 
@@ -510,7 +527,8 @@ ANY_MESSAGE = (
     | MembersPublished | Heartbeat | SuspicionTold | ClaimRequested | ClaimAnswered
     | LeaveRequested | LeaveAllowed | LeaveOrdered | GoodbyeTold
     | StateLockRequested | StateLockAnswered | StateUnlockRequested | StateUnlockAnswered
-    | StateConfirmRequested | StateConfirmAnswered | TablePublished
+    | StateConfirmRequested | StateConfirmAnswered | RoleChangeRequested | RoleChangeAnswered
+    | TablePublished
     | PublicationAnswered | StampPublished | TableRequested | StateRequested | StateAnswered
     | MigrationRequested
     | MigrationDataAnswered | MigrationCommitRequested | MigrationCommitAnswered
@@ -525,6 +543,6 @@ DATA_CHANNEL: tuple[type[Message], ...] = (FragmentSent, SyncSent, RefillSent)
 """Messages that travel on the bulk connection."""
 
 ADDRESSED: tuple[type[Message], ...] = (
-    ProbeRequested, ProbeAnswered, JoinRequested, JoinRefused, SuspicionTold,
+    ProbeRequested, ProbeAnswered, JoinRequested, JoinRefused, SuspicionTold, RoleChangeAnswered,
 )  # fmt: skip
 """Messages a member may send to or take from somebody who is not on its member list."""

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from whimbrel.config import Config, Flag, load
+from whimbrel.core.events import (
+    MemberAdded,
+    MemberChanged,
+    MemberRemoved,
+    MembershipEvent,
+    MigrationEvent,
+    MigrationFinished,
+    MigrationStarted,
+    PartitionLost,
+    ReplicaMigrated,
+    StateChanged,
+)
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.errors import OperationError
+from whimbrel.errors import GridError, OperationError
 from whimbrel.runtime.node import AdminStarter, Node
 
 START_TIMEOUT_S = 60.0
+SAFE_POLL_S = 0.2
+"""Pause between two looks at a member that is to become safe."""
 
 
 class Member:
@@ -82,6 +96,117 @@ class Member:
             OperationError: It answered with an error, or not in time.
         """
         return await self.node.ask(None if master else self.id, what, arguments)
+
+    # -- listening ------------------------------------------------------------------------
+
+    def add_migration_listener(self, callback: Callable[[MigrationEvent], None]) -> int:
+        """Hear of migration processes and of each replica in them, from the whole cluster.
+
+        The callback runs on the loop's thread and must be short; what it raises is logged.
+        Registered twice it hears twice. Events are best effort: when the master dies, the end
+        of its process may never be told.
+
+        Returns:
+            The number for ``remove_listener``.
+        """
+        kinds = (MigrationStarted, MigrationFinished, ReplicaMigrated)
+        return self.node.subscriptions.add(kinds, callback)
+
+    def add_partition_lost_listener(self, callback: Callable[[PartitionLost], None]) -> int:
+        """Hear of lost primaries; see ``add_migration_listener``."""
+        return self.node.subscriptions.add((PartitionLost,), callback)
+
+    def add_membership_listener(self, callback: Callable[[MembershipEvent], None]) -> int:
+        """Hear of members that come, go and change sides; see ``add_migration_listener``."""
+        return self.node.subscriptions.add((MemberAdded, MemberRemoved, MemberChanged), callback)
+
+    def add_state_listener(self, callback: Callable[[StateChanged], None]) -> int:
+        """Hear of changes of the cluster state; see ``add_migration_listener``."""
+        return self.node.subscriptions.add((StateChanged,), callback)
+
+    def remove_listener(self, number: int) -> bool:
+        """End a registration of any kind; False when it has ended before."""
+        return self.node.subscriptions.remove(number)
+
+    # -- safety ---------------------------------------------------------------------------
+
+    async def is_local_member_safe(self) -> bool:
+        """Whether no replica of this member migrates and all it should hold are in step.
+
+        True is about this moment only. Nothing moves and every backup is in step, which is more
+        than "there is a backup".
+        """
+        return await self.is_member_safe(self.id)
+
+    async def is_member_safe(self, member: MemberId) -> bool:
+        """As ``is_local_member_safe``, for any member; False when it does not answer."""
+        try:
+            return bool((await self.node.ask(member, "readiness"))["ready"])
+        except OperationError:
+            return False
+
+    async def is_cluster_safe(self) -> bool:
+        """Whether every member is safe and the master has nothing to do."""
+        members = [info.id for info in self.node.engine.member.ctx.members.members]
+        try:
+            if not (await self.node.ask(None, "master"))["settled"]:
+                return False
+        except OperationError:
+            return False
+        answers = await asyncio.gather(*(self.is_member_safe(member) for member in members))
+        return all(answers)
+
+    async def force_local_member_to_be_safe(self, timeout_s: float) -> bool:
+        """Wait until this member is safe, having its backups compared meanwhile.
+
+        Returns:
+            Whether it was safe in time.
+        """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        await self.node.ask(self.id, "compare")
+        while not await self.is_local_member_safe():
+            left_s = end_s - loop.time()
+            if left_s <= 0:
+                return False
+            await asyncio.sleep(min(SAFE_POLL_S, left_s))
+        return True
+
+    # -- changing sides -------------------------------------------------------------------
+
+    async def promote_local_lite_member(self) -> None:
+        """Make this lite member a data member; done when the list says so (GCM-15).
+
+        Raises:
+            IllegalStateError: It holds data already, migrations are not allowed, or the master
+                has changed meanwhile: then the call may be repeated.
+            UnsupportedError: The cluster is too old for it.
+            UsageError: The master does not know this member.
+        """
+        await self._change_role(lite=False)
+
+    async def demote_local_data_member(self) -> None:
+        """Make this data member lite; done when the others hold all it held, and the list says so.
+
+        Raises:
+            IllegalStateError: It is lite already, nobody else could hold the data, or migrations
+                are not allowed.
+            UnsupportedError: The cluster is too old for it.
+        """
+        await self._change_role(lite=True)
+
+    async def _change_role(self, lite: bool) -> None:
+        ended: asyncio.Future[GridError | None] = asyncio.get_running_loop().create_future()
+
+        def then(error: GridError | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        self.node.want_role(lite, then)
+        await asyncio.wait((ended, self.node.stopped), return_when=asyncio.FIRST_COMPLETED)
+        error = ended.result() if ended.done() else OperationError("this member has ended")
+        if error is not None:
+            raise error
 
     async def leave(self, timeout_s: float | None = None) -> None:
         """Hand over all data, leave the cluster and close everything.

@@ -28,18 +28,20 @@ from whimbrel.core.effects import (
     Stopped,
 )
 from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.membership.promotion import Then
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import LeaveWanted, Started, Stimulus, TimerFired
-from whimbrel.errors import OperationError
+from whimbrel.errors import IllegalStateError, OperationError
 from whimbrel.runtime.clients import Door, Guard
 from whimbrel.runtime.clock import now_us, wall_ms
 from whimbrel.runtime.identity import Identity, open_identity
 from whimbrel.runtime.links import LinkHost, Links
 from whimbrel.runtime.logs import Logger, log_note, make_logger
 from whimbrel.runtime.sockets import Ports, open_ports
+from whimbrel.runtime.subscriptions import Subscriptions
 from whimbrel.runtime.timers import Timers
 from whimbrel.serving.engine import Engine
-from whimbrel.serving.outputs import Answered, CloseClient, ToAddress, ToClient, ToPeer
+from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
 from whimbrel.wire.links import Greeting, encode_greeting
 
 TICK_S = 0.05
@@ -87,6 +89,8 @@ class Node:
         """Counters of the shell by name; the engine has its own."""
         self.events: deque[dict[str, object]] = deque(maxlen=config.core.events_max)
         """Notes of level info and above, oldest first, with ``at`` and ``kind``."""
+        self.subscriptions = Subscriptions(self._listen, self._listener_failed)
+        """Callbacks for the cluster's events."""
         self.crash_report = ""
         """What stopped the member, when its engine broke."""
         self._admin = admin
@@ -107,6 +111,7 @@ class Node:
             ToAddress: self._to_address,
             CloseClient: self._close_client,
             Answered: self._answered,
+            EventsTold: self._events_told,
             ArmTimer: self._arm,
             Note: self.note,
             LinkWanted: self._link_wanted,
@@ -147,11 +152,19 @@ class Node:
         self.links = Links(host)
         self.timers = Timers(self.loop, self._timer_fired)
         self.door = Door(self, self.loop)
-        self._new_engine()
+        self._new_engine(self.settings.lite)
 
     def leave(self) -> None:
         """Hand over all data and leave; ``stopped`` tells when that is done."""
         self.stimulate(LeaveWanted())
+
+    def want_role(self, lite: bool, then: Then) -> None:
+        """Become lite or a data member; ``then`` is told how it ended, in this loop."""
+        if self.stopped.done():
+            then(IllegalStateError("this member has ended"))
+            return
+        with self.guard:
+            self._engine.want_role(lite, then, now_us(), wall_ms())
 
     def stop_now(self, reason: str, exit_status: int = 1) -> None:
         """End without leaving: to the cluster it is a crash."""
@@ -359,6 +372,17 @@ class Node:
         if future is not None and not future.done():
             future.set_result(output)
 
+    def _events_told(self, output: EventsTold) -> None:
+        self.subscriptions.tell(output.events)
+
+    def _listen(self, wanted: bool) -> None:
+        with self.guard:
+            self._engine.want_events(wanted, now_us(), wall_ms())
+
+    def _listener_failed(self, problem: BaseException) -> None:
+        self.count("listener_errors")
+        self.hint("listener_failed", problem=repr(problem))
+
     def _arm(self, output: ArmTimer) -> None:
         self.timers.arm(output)
 
@@ -388,9 +412,10 @@ class Node:
         self.links.close_all()
         self.door.close_all(at_once=True)
         # Where nobody new may join, only its old uuid brings it back to its seat (GCM-09).
-        if self.engine.member.ctx.members.state.join_allowed:
+        if self._engine.member.ctx.members.state.join_allowed:
             self.identity.renew()
-        self._new_engine()
+        # Whoever was promoted or demoted comes back as what it was.
+        self._new_engine(self._engine.member.ctx.me.lite)
         self.stimulate(Started(self._join_addresses()))
 
     def _stopped(self, output: Stopped) -> None:
@@ -410,18 +435,20 @@ class Node:
 
     # -- parts ----------------------------------------------------------------------------
 
-    def _new_engine(self) -> None:
+    def _new_engine(self, lite: bool) -> None:
         settings = self.settings
         self.info = MemberInfo(
             self.member_id,
             self.address,
-            lite=settings.lite,
+            lite=lite,
             host=settings.machine or socket.gethostname(),
             zone=settings.zone,
             admin_port=self.ports.admin_port,
         )
         self._engine = Engine(self.info, self.config.core, now_us())
         self._engine.questions.documents["events"] = self._events_document
+        if self.subscriptions.any:
+            self._listen(True)
 
     def _advertised(self) -> Address:
         port = self.ports.data_port

@@ -18,6 +18,7 @@ from whimbrel.core.registry import backups_of
 from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.errors import UsageError
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
+from whimbrel.serving.role_orders import RoleOrders
 
 if TYPE_CHECKING:
     from whimbrel.core.replication.fragments import PartitionReplica
@@ -60,6 +61,7 @@ class Documents:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._member = engine.member
+        self.roles = RoleOrders(engine.member)
         engine.questions.documents |= {
             "members": self.members,
             "partitions": self.partitions,
@@ -74,6 +76,10 @@ class Documents:
             "leave": self.leave,
             "change_cluster": self.change_cluster,
             "cluster_state": self.cluster_state,
+            "compare": self.compare,
+            "promote": self.roles.promote,
+            "demote": self.roles.demote,
+            "role": self.roles.role,
         }
 
     # -- looking --------------------------------------------------------------------------
@@ -280,6 +286,11 @@ class Documents:
                 "passing": outcome.is_passing,
             }
         )
+
+    def compare(self, _: bytes = b"") -> bytes:
+        """Order this member to have its replicas compared now; ``readiness`` tells the outcome."""
+        self._member.dataplane.anti_entropy.compare_now()
+        return _encode({"comparing": True})
 
     # -- figures --------------------------------------------------------------------------
 

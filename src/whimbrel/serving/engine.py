@@ -24,6 +24,7 @@ from whimbrel.core.effects import (
 )
 from whimbrel.core.ids import MemberId
 from whimbrel.core.member import Member
+from whimbrel.core.membership.promotion import Then
 from whimbrel.core.messages import DATA_CHANNEL, RegistryEntry
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.registry import MAP_KIND
@@ -31,6 +32,7 @@ from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import Received, Stimulus
 from whimbrel.serving.documents import Documents
 from whimbrel.serving.handlers_client import ClientHandlers
+from whimbrel.serving.handlers_events import EventHandlers
 from whimbrel.serving.handlers_map import MapHandlers
 from whimbrel.serving.handlers_whole_map import WholeMapHandlers
 from whimbrel.serving.metrics import metrics_of
@@ -63,6 +65,8 @@ class Engine:
         self.clients = ClientHandlers(self.server)
         self.maps = MapHandlers(self.server, self.clients)
         self.whole_maps = WholeMapHandlers(self.server)
+        self.events = EventHandlers(self.server)
+        self.member.migrations.tell_events(self.server.grid.take)
         self.questions = Questions(self.server)
         Documents(self)
         self.member.on_question = self.questions.on_message
@@ -84,6 +88,17 @@ class Engine:
         self.member.begin(now_us, wall_ms)
         self.member.apply(stimulus)
         self._carry_out_effects()
+
+    def want_role(self, lite: bool, then: Then, now_us: int, wall_ms: int) -> None:
+        """Become lite or a data member; ``then`` is told how it ended (GCM-15)."""
+        self.member.begin(now_us, wall_ms)
+        self.member.membership.want_role(lite, then)
+        self._carry_out_effects()
+
+    def want_events(self, wanted: bool, now_us: int, wall_ms: int) -> None:
+        """Begin or end to tell the shell the cluster's events (``EventsTold``)."""
+        self.member.begin(now_us, wall_ms)
+        self.server.listeners.listen_for_shell(wanted)
 
     def peer_frame(
         self, peer: MemberId, kind: int, payload: bytes, now_us: int, wall_ms: int
@@ -182,6 +197,7 @@ class Engine:
 
     def _view_changed(self, old: MemberList, new: MemberList) -> None:
         self.server.members_changed(old, new)
+        self.server.grid.lists_changed(old, new)
         self.questions.members_changed(old, new)
 
     def _registry_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:

@@ -32,6 +32,8 @@ LISTENERS_MAX = 10_000
 """Most listeners of one member's clients; more are refused as overload."""
 INTEREST = "interest"
 """Name of the note that tells other members what we want to hear."""
+GRID = ""
+"""In the place of a map's name: the cluster's own events. No map has an empty name."""
 MAP_SERVICE = "hz:impl:mapService"
 
 EVICT_ALL = 32
@@ -70,6 +72,7 @@ class Listener:
         "message",
         "name",
         "registration",
+        "structure",
     )
 
     def __init__(self, connection: Connection, correlation: int, message: str, name: str) -> None:
@@ -78,6 +81,9 @@ class Listener:
         self.message = message
         """Name of the registration request; each has its own type of event."""
         self.name = name
+        """The map, or GRID."""
+        self.structure = ""
+        """The map that a listener of GRID means; its losses are told."""
         self.registration = b""
         self.key: bytes | None = None
         """Serialized key without its partition hash; None for all keys."""
@@ -107,6 +113,8 @@ class Listeners:
         self._told: tuple[str, ...] = ()
         self._number = 0
         self._next_registration = 0
+        self.shell_listens = False
+        """Whether the program around this member wants GRID events, from everywhere."""
         server.scatter.notes[INTEREST] = self.on_interest
 
     @property
@@ -169,6 +177,24 @@ class Listeners:
             self._tell_interest(None)
         return True
 
+    def listen_for_shell(self, listens: bool) -> None:
+        """The program around this member begins or ends to listen."""
+        if listens != self.shell_listens:
+            self.shell_listens = listens
+            self._tell_interest(None)
+
+    def named(self, name: str) -> list[Listener]:
+        """The listeners of a map, or of GRID, in order of registration."""
+        return list(self._by_name.get(name, {}).values())
+
+    def members_that_want(self, name: str) -> list[MemberId]:
+        """Other members that want to hear of a map, or of GRID."""
+        return list(self._wanted.get(name, {}))
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a client here or another member listens."""
+        return name in self._by_name or name in self._wanted
+
     def drop(self, connection: Connection) -> None:
         """End all listeners of a connection."""
         for registration in [
@@ -189,13 +215,14 @@ class Listeners:
     # -- interest between members ---------------------------------------------------------
 
     def _names_wanted(self) -> tuple[str, ...]:
-        return tuple(
-            sorted(
-                name
-                for name, named in self._by_name.items()
-                if any(not listener.local_only for listener in named.values())
-            )
-        )
+        wanted = {
+            name: None
+            for name, named in self._by_name.items()
+            if any(not listener.local_only for listener in named.values())
+        }
+        if self.shell_listens:
+            wanted[GRID] = None
+        return tuple(sorted(wanted))
 
     def _tell_interest(self, then: Callable[[], None] | None) -> None:
         """Tell all other members what we want to hear now; ``then`` when each has answered."""

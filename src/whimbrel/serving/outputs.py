@@ -17,6 +17,7 @@ from whimbrel.core.effects import (
     Note,
     Stopped,
 )
+from whimbrel.core.events import GridEvent
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
 
@@ -69,12 +70,19 @@ class Answered(msgspec.Struct, frozen=True):
     error: str
 
 
+class EventsTold(msgspec.Struct, frozen=True):
+    """The cluster's events for the program around this member, in order; see ``want_events``."""
+
+    events: tuple[GridEvent, ...]
+
+
 Output = (
     ToPeer
     | ToAddress
     | ToClient
     | CloseClient
     | Answered
+    | EventsTold
     | ArmTimer
     | Note
     | LinkWanted

@@ -26,6 +26,7 @@ from whimbrel.errors import (
 )
 from whimbrel.serving.calls import Call, Calls
 from whimbrel.serving.forwarding import Forwarding
+from whimbrel.serving.grid_events import GridEvents
 from whimbrel.serving.intake import Intake
 from whimbrel.serving.listeners import Listeners, MapEvent
 from whimbrel.serving.outputs import BULK, Output, ToClient, ToPeer
@@ -64,6 +65,7 @@ SMALL_REPLY_BYTES = 4096
 
 NOTIFY_BACKUPS = b"\x00"
 NOTIFY_EVENT = b"\x01"
+NOTIFY_GRID = b"\x02"
 _BACKUP_NOTICE = struct.Struct("<16sq")
 """Client and correlation id of the call whose backup is done."""
 
@@ -112,6 +114,7 @@ class Server:
         self.forwarding = Forwarding(self)
         self.scatter = Scatter(self)
         self.listeners = Listeners(self, self.maps.listened)
+        self.grid = GridEvents(self)
         self.views = Views(self)
         self.intake = Intake(self)
         self.only_read = False
@@ -328,6 +331,8 @@ class Server:
         what, body = payload[:1], payload[1:]
         if what == NOTIFY_EVENT:
             self.listeners.on_event(body)
+        elif what == NOTIFY_GRID:
+            self.grid.on_frame(body)
         elif what == NOTIFY_BACKUPS and len(body) % _BACKUP_NOTICE.size == 0:
             for client_id, correlation in _BACKUP_NOTICE.iter_unpack(body):
                 self._tell_backup_done(client_id, correlation)
@@ -337,6 +342,10 @@ class Server:
     def notify_event(self, member: MemberId, body: bytes) -> None:
         """Send an event to a member that wants it."""
         self.send_frame(member, NOTIFY, NOTIFY_EVENT + body)
+
+    def notify_grid(self, member: MemberId, body: bytes) -> None:
+        """Send a batch of the cluster's events to a member that wants them."""
+        self.send_frame(member, NOTIFY, NOTIFY_GRID + body)
 
     def link_restored(self, member: MemberId) -> None:
         """Send again what the broken link may have lost."""
@@ -406,6 +415,7 @@ class Server:
             self._take_completed()
         if self.maps.events:
             self._take_events()
+        self.grid.flush()
         self.views.flush()
         if dataplane.has_notifications:
             self._take_notifications()

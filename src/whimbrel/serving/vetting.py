@@ -79,6 +79,11 @@ def _check_list(members: MemberList) -> None:
         uuid_bytes(members.cluster_id)
 
 
+def _check_role_answer(message: m.RoleChangeAnswered, _: int) -> None:
+    if message.list is not None:
+        _check_list(message.list)
+
+
 def _check_migrations(migrations: Iterable[MigrationInfo], partition_count: int) -> None:
     for migration in migrations:
         pid = migration.partition_id
@@ -114,6 +119,7 @@ _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.JoinersNoted: _check_joiners,
     m.MembersPublished: lambda message, _: _check_list(message.list),
     m.ClaimAnswered: lambda message, _: _check_list(message.list),
+    m.RoleChangeAnswered: _check_role_answer,
     m.RegistryTold: _check_entries,
     m.TablePublished: lambda message, n: _check_migrations(message.completed, n),
     m.StateAnswered: lambda message, n: _check_migrations((*message.completed, *message.active), n),

@@ -26,6 +26,10 @@ VIEW_INTERVAL_US = 100_000
 VIEW_INTERVAL_PER_PARTITION_US = 20
 """Added for each partition: a view of 20,011 partitions has 80 KB."""
 
+ZONE_ATTRIBUTE = "hazelcast.partition.group.zone"
+HOST_ATTRIBUTE = "hazelcast.partition.group.host"
+"""Names under which clients know the places of members."""
+
 _REGISTER = "Client.addClusterViewListener"
 _NUMBER = re.compile("[0-9]{1,2}")
 """A part of a version; clients know each as one byte."""
@@ -45,7 +49,9 @@ def client_member(info: MemberInfo) -> ClientMember:
     parts = info.version.split(".")[:3]
     numbers = [int(part) if _NUMBER.fullmatch(part) else 0 for part in parts]
     version = MemberVersion(*[*numbers, 0, 0, 0][:3])
-    return ClientMember(info.address, uuid_bytes(info.id), {}, info.lite, version, {})
+    places = {ZONE_ATTRIBUTE: info.zone, HOST_ATTRIBUTE: info.host}
+    attributes = {name: value for name, value in places.items() if value}
+    return ClientMember(info.address, uuid_bytes(info.id), attributes, info.lite, version, {})
 
 
 class Views:

@@ -27,7 +27,14 @@ from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import LeaveWanted, Received, Started, Stimulus, TimerFired
 from whimbrel.errors import InvariantViolation
 from whimbrel.serving.engine import Engine
-from whimbrel.serving.outputs import Answered, CloseClient, ToAddress, ToClient, ToPeer
+from whimbrel.serving.outputs import (
+    Answered,
+    CloseClient,
+    EventsTold,
+    ToAddress,
+    ToClient,
+    ToPeer,
+)
 from whimbrel.sim.links import LINGER_US, AddressLinks, PeerLink
 from whimbrel.sim.network import Pipe
 from whimbrel.wire import links as wire_links
@@ -370,6 +377,9 @@ class Host:
             output.generation,
         )
 
+    def _events_told(self, _output: EventsTold) -> None:
+        """Nobody in the simulator asks for them."""
+
     def _answered(self, _output: Answered) -> None:
         """Nobody asks questions in a simulated run."""
 
@@ -428,6 +438,7 @@ PERFORM: dict[type, Callable[[Host, Any], None]] = {
     ToClient: Host._to_client,
     CloseClient: Host._close_client,
     Answered: Host._answered,
+    EventsTold: Host._events_told,
     ArmTimer: Host._arm,
     Note: Host._note,
     LinkWanted: Host._link_wanted,

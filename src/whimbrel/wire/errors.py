@@ -11,6 +11,7 @@ from typing import Final
 from whimbrel.errors import (
     AuthenticationError,
     GridError,
+    IllegalStateError,
     IndeterminateError,
     OperationError,
     OverloadedError,
@@ -168,6 +169,7 @@ _BY_ERROR: tuple[tuple[type[GridError], int], ...] = (
     (OverloadedError, OVERLOAD),
     (UnsupportedError, UNSUPPORTED_OPERATION),
     (StateForbidsError, ILLEGAL_STATE),
+    (IllegalStateError, ILLEGAL_STATE),
     (UsageError, ILLEGAL_ARGUMENT),
     (ProtocolError, ILLEGAL_ARGUMENT),
     (SerializationError, SERIALIZATION),

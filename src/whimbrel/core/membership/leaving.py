@@ -6,6 +6,8 @@ room decides when a member is in no row any more (P12) and then calls ``allow``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from whimbrel.core.ids import MemberId
 from whimbrel.core.membership.joining import Joining
 from whimbrel.core.membership.room import Phase, Room
@@ -33,6 +35,8 @@ class Leaving:
         self._joining = joining
         self.is_wanted = False
         """Whether this member is on its way out."""
+        self.before_request: Callable[[MemberId], None] | None = None
+        """At the master: told of a leaver before it counts as one."""
         self._asked: MemberId | None = None
         self._last_call = 0
         """Number of the request whose answer lets us go; 0 before the grace is over."""
@@ -134,6 +138,8 @@ class Leaving:
         if info.lite:
             self.allow(member)
             return
+        if self.before_request is not None:
+            self.before_request(member)
         if member not in ctx.leaving:
             ctx.leaving = (*ctx.leaving, member)
             ctx.note("leave_requested", member=member)

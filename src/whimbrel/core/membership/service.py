@@ -22,12 +22,14 @@ from whimbrel.core.membership.cluster_state import (
     ClusterStates,
     Outcome,
 )
+from whimbrel.core.membership.demotion import Demotions
 from whimbrel.core.membership.detector import LEFT
 from whimbrel.core.membership.discovery import DISCOVERY_TIMER, Discovery
 from whimbrel.core.membership.heartbeats import HEARTBEAT_TIMER, Heartbeats
 from whimbrel.core.membership.joining import JOIN_TIMER, Joining
 from whimbrel.core.membership.leaving import GRACE_TIMER, LEAVE_TIMER, Leaving
 from whimbrel.core.membership.newcomers import Newcomers
+from whimbrel.core.membership.promotion import ROLE_TIMER, RoleChanges, Then
 from whimbrel.core.membership.room import PUBLISH_TIMER, Phase, Room
 from whimbrel.core.membership.strangers import SEARCH_TIMER, Strangers
 from whimbrel.core.messages import (
@@ -46,6 +48,8 @@ from whimbrel.core.messages import (
     Message,
     ProbeAnswered,
     ProbeRequested,
+    RoleChangeAnswered,
+    RoleChangeRequested,
     StateConfirmAnswered,
     StateConfirmRequested,
     StateLockAnswered,
@@ -78,6 +82,9 @@ class Membership(Room):
         self.newcomers = Newcomers(self)
         self.claim = Claim(self, self.newcomers)
         self.leave = Leaving(self, self.joining)
+        self.roles = RoleChanges(self)
+        self.demotions = Demotions(self, self.roles)
+        self.leave.before_request = self.demotions.before_leave
         self.strangers = Strangers(self, self.heartbeats)
         self.states = ClusterStates(self)
         self._messages: dict[type[Message], Callable[[MemberId, Address, Any], None]] = {
@@ -96,6 +103,8 @@ class Membership(Room):
             LeaveAllowed: self._on_leave_allowed,
             LeaveOrdered: self._on_leave_ordered,
             GoodbyeTold: self._on_goodbye,
+            RoleChangeRequested: self._on_role_requested,
+            RoleChangeAnswered: self._on_role_answered,
         }
         states = self.states
         self._state_messages: dict[type[Message], Callable[[MemberId, Any], None]] = {
@@ -115,6 +124,7 @@ class Membership(Room):
             LEAVE_TIMER: self.leave.on_timer,
             GRACE_TIMER: self.leave.on_grace_over,
             PUBLISH_TIMER: self._on_publish_timer,
+            ROLE_TIMER: self.roles.on_timer,
             SEARCH_TIMER: self.strangers.on_timer,
             LOCK_TIMER: states.on_lock_timer,
             CHANGE_TIMER: states.on_change_timer,
@@ -190,31 +200,22 @@ class Membership(Room):
         self.leave.want()
 
     def allow_leave(self, member: MemberId) -> None:
-        """The migration room says that a leaving member is in no row any more."""
-        self.leave.allow(member)
+        """The migration room says that a leaving member is in no row any more.
+
+        One that is to become lite becomes it; the others may go.
+        """
+        if not self.demotions.take(member):
+            self.leave.allow(member)
 
     def leaving(self) -> bool:
         """Whether this member is on its way out."""
         return self.leave.is_wanted
 
-    def promote(self, member: MemberId) -> bool:
-        """As master, turn a lite member into a data member with a new list.
-
-        Returns:
-            False when we are not the master or there is no such lite member.
-        """
-        info = self.ctx.members.get(member)
-        if self.phase is not Phase.MEMBER or not self.ctx.is_master:
-            return False
-        if info is None or not info.lite:
-            return False
-        members = self.ctx.members
-        promoted = tuple(
-            msgspec.structs.replace(item, lite=False) if item.id == member else item
-            for item in members.members
-        )
-        self.install(members.with_members(promoted))
-        return True
+    def want_role(self, lite: bool, then: Then) -> int:
+        """Become lite or a data member; ``then`` is told how it ended. See ``RoleChanges``."""
+        number = self.roles.want(lite, then)
+        self._react()
+        return number
 
     def change_cluster(
         self, wish: str, state: ClusterState | None = None, cluster_version: str | None = None
@@ -241,6 +242,10 @@ class Membership(Room):
         if is_first:
             self.discovery.stop()
         self.states.before_list(new)
+        if new.master == self.ctx.id:
+            self.demotions.before_list(new.members)
+        else:
+            self.demotions.resign()
         super().install(new)
         self.newcomers.forget_listed()
         if is_first and self.phase is Phase.MEMBER:
@@ -248,11 +253,17 @@ class Membership(Room):
             self.strangers.start()
         self.states.after_list()
 
+    def stop(self, reason: str, exit_status: int) -> None:
+        """As in ``Room``; nobody waits any longer for this member to change."""
+        self.roles.give_up(f"this member has ended: {reason}")
+        super().stop(reason, exit_status)
+
     def expel(self, reason: str) -> None:
         """As in ``Room``; a member that was on its way out anyway just ends."""
         if self.leave.is_wanted:
             self.stop(f"expelled while leaving: {reason}", 1)
         else:
+            self.roles.give_up(f"this member was expelled: {reason}")
             super().expel(reason)
 
     def _react(self) -> None:
@@ -268,6 +279,7 @@ class Membership(Room):
         self.claim.reconsider()
         self.joining.follow()
         self.leave.follow()
+        self.roles.follow()
 
     def _remove_suspected(self) -> None:
         """Only the master removes members, all that it suspects in one new list."""
@@ -401,6 +413,18 @@ class Membership(Room):
     def _on_leave_ordered(self, sender: MemberId, address: Address, order: LeaveOrdered) -> None:
         if order.member == self.ctx.id:
             self.leave.want()
+
+    def _on_role_requested(
+        self, sender: MemberId, address: Address, request: RoleChangeRequested
+    ) -> None:
+        if self.phase is Phase.MEMBER:
+            self.roles.on_request(sender, address, request)
+
+    def _on_role_answered(
+        self, sender: MemberId, address: Address, answer: RoleChangeAnswered
+    ) -> None:
+        if self.phase is Phase.MEMBER:
+            self.roles.on_answer(sender, answer)
 
     def _on_goodbye(self, sender: MemberId, address: Address, goodbye: GoodbyeTold) -> None:
         if goodbye.member == sender:

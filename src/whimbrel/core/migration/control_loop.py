@@ -20,6 +20,7 @@ from whimbrel.core.migration.progress import Ledger, Process
 from whimbrel.core.migration.publication import Publisher, Subscriber
 from whimbrel.core.migration.recovery import Recovery
 from whimbrel.core.migration.repair import Repair
+from whimbrel.core.migration.telling import Teller
 from whimbrel.core.model import ClusterState, MemberList, Step
 from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.groups import group_warnings, member_groups
@@ -55,12 +56,14 @@ class ControlLoop:
         self._keeper = keeper
         self._subscriber = subscriber
         self._on_may_leave = on_may_leave
-        self.ledger = Ledger(ctx.settings.history_max)
+        self.teller = Teller(ctx)
+        self.ledger = Ledger(ctx.settings.history_max, self.teller)
         owed: dict[PartitionId, dict[MemberId, None]] = {}
         self.publisher = Publisher(ctx, keeper, owed)
         self.recovery = Recovery(ctx, keeper)
         self.repair = Repair(ctx, keeper, self.publisher, mail, owed, on_lost, self._decided)
         self.execution = PlanExecution(ctx, keeper, self.publisher, mail, self._decided)
+        self.repair.teller = self.execution.teller = self.teller
         self.in_charge = False
         """Whether this member acts as master; it may still be fetching."""
         self.depth = DEPTH_DEFAULT

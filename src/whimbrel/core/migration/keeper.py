@@ -12,7 +12,15 @@ import enum
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.effects import PartitionReleased
-from whimbrel.core.ids import NO_INDEX, PartitionId, Row
+from whimbrel.core.events import (
+    Endpoint,
+    Hook,
+    Moment,
+    PartitionMigrationEvent,
+    event_of,
+    event_of_row,
+)
+from whimbrel.core.ids import NO_INDEX, PartitionId, Row, index_in
 from whimbrel.core.model import MigrationInfo, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
 from whimbrel.core.ports import FragmentHost
@@ -44,6 +52,8 @@ class TableKeeper:
         """At most one per partition (ADL-27, inv P8)."""
         self.changed: dict[PartitionId, None] = {}
         """Partitions whose row or version changed since the last ``take_changed``."""
+        self.hook: Hook | None = None
+        """Told of the moments of migrations and promotions here (ADL-71, ADL-72)."""
 
     # -- taking part ----------------------------------------------------------------------
 
@@ -52,6 +62,8 @@ class TableKeeper:
         pid = active.migration.partition_id
         check(pid not in self.active, "a partition has at most one active migration")
         self.active[pid] = active
+        if self.hook is not None:
+            self.hook(Moment.BEFORE, self._event(active))
         if active.role is Role.SOURCE:
             self._host.begin_source(active.migration)
         else:
@@ -124,19 +136,36 @@ class TableKeeper:
                 another id is rolled back, because its row can no longer come about.
         """
         before = self.table.row(pid)
+        active = self.active.pop(pid, None)
+        event = None
+        if self.hook is not None:
+            if active is not None:
+                event = self._event(active)
+            else:
+                mine = index_in(before, self._ctx.id), index_in(row, self._ctx.id)
+                event = event_of_row(pid, *mine)
+                if event is not None:
+                    self.hook(Moment.BEFORE, event)
         self.table.set_row(pid, row, version)
         self.changed[pid] = None
-        active = self.active.pop(pid, None)
         try:
             incoming = active is not None and active.role is Role.DESTINATION
             if active is not None and incoming and active.migration.id != committed:
                 self._host.rollback_destination(active.migration)
             self._host.row_changed(pid, before, row, version)
+            if self.hook is not None and event is not None:
+                is_done = active is None or active.migration.id == committed
+                self.hook(Moment.COMMIT if is_done else Moment.ROLLBACK, event)
         finally:
             # Whatever a handler does, writes must not wait for ever (bugs 19 and 38).
             if active is not None and active.role is Role.SOURCE:
                 self._host.end_source(pid)
                 self._ctx.emit(PartitionReleased(pid))
+
+    def _event(self, active: ActiveMigration) -> PartitionMigrationEvent:
+        is_source = active.role is Role.SOURCE
+        endpoint = Endpoint.SOURCE if is_source else Endpoint.DESTINATION
+        return event_of(active.migration, endpoint, self._ctx.id)
 
     def take_changed(self) -> list[PartitionId]:
         """The partitions changed since the last call, in order of change."""

@@ -24,6 +24,7 @@ from whimbrel.core.migration.mail import Mail
 from whimbrel.core.migration.plan_queue import PlanQueue
 from whimbrel.core.migration.progress import Process
 from whimbrel.core.migration.publication import Publisher
+from whimbrel.core.migration.telling import Teller
 from whimbrel.core.model import MigrationInfo, Step, Verdict
 from whimbrel.errors import InvariantViolation
 
@@ -85,6 +86,8 @@ class PlanExecution:
         self._on_decided = on_decided
         self.on_verdict: Callable[[MigrationInfo, int], None] | None = None
         """Told of each decided migration and of the microseconds since its start."""
+        self.teller = Teller(ctx)
+        """Tells listeners; the control loop's."""
         self.flights: dict[PartitionId, Flight] = {}
         """Running migrations; at most one per partition (inv P8)."""
         self._by_id: dict[str, PartitionId] = {}
@@ -128,6 +131,8 @@ class PlanExecution:
         self.failure = ""
         self._process = process
         process.planned += sum(len(steps) for _, steps in plan)
+        copied = (step.destination is not None for _, steps in plan for step in steps)
+        process.told = self.teller.begin(sum(copied))
         self.queue.load(plan, self.late)
 
     def drop_rest(self) -> None:
@@ -198,6 +203,7 @@ class PlanExecution:
         self.flights[pid] = flight
         self._by_id[migration.id] = pid
         process.running += 1
+        self.teller.started(migration)
         if not (self._ctx.is_member(source) and self._ctx.is_member(destination)):
             self._decide(flight, Verdict.FAILED, "a participant is not in the member list")
             return
@@ -272,8 +278,10 @@ class PlanExecution:
                 destination=flight.destination,
                 reason=reason,
             )
+        elapsed_us = self._ctx.now_us - flight.started_us
         if self.on_verdict is not None:
-            self.on_verdict(migration, self._ctx.now_us - flight.started_us)
+            self.on_verdict(migration, elapsed_us)
+        self.teller.decided(process.told, migration, elapsed_us)
         self._on_decided(process)
 
     def _fail_plan(self, reason: str) -> None:

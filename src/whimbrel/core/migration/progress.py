@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from whimbrel.core.check import check
+from whimbrel.core.migration.telling import Teller, Told
 
 US_PER_S = 1_000_000
 
@@ -33,6 +34,8 @@ class Process:
         """Replicas that came to a member that had none of the partition."""
         self.promotions = 0
         self.bytes_moved = 0
+        self.told: Told | None = None
+        """Its plan as listeners know it."""
         self.closing = False
         """Nothing more is added; it ends with its last running migration."""
 
@@ -74,9 +77,11 @@ class Ledger:
 
     Args:
         history_max: Finished processes that are kept, oldest dropped first.
+        teller: Told when a process has ended.
     """
 
-    def __init__(self, history_max: int) -> None:
+    def __init__(self, history_max: int, teller: Teller | None = None) -> None:
+        self._teller = teller
         self.history: deque[dict[str, Figure]] = deque(maxlen=max(1, history_max))
         self.open: list[Process] = []
         self._number = 0
@@ -108,6 +113,8 @@ class Ledger:
         if not process.closing or process.running or process.ended_us is not None:
             return
         process.ended_us = now_us
+        if self._teller is not None:
+            self._teller.end(process.told)
         self.open.remove(process)
         if process.planned:
             self.history.append(process.document(now_us))

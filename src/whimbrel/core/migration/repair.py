@@ -17,6 +17,7 @@ from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.mail import Mail
 from whimbrel.core.migration.progress import Process
 from whimbrel.core.migration.publication import Publisher
+from whimbrel.core.migration.telling import Teller, Told
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
 
@@ -35,6 +36,8 @@ class Batch:
     migrations: tuple[MigrationInfo, ...]
     process: Process
     started_us: int
+    told: Told | None
+    """The promotions of this repair as listeners know them."""
     sent_us: int = 0
 
 
@@ -95,6 +98,8 @@ class Repair:
         self._on_decided = on_decided
         self.on_verdict: Callable[[MigrationInfo, int], None] | None = None
         """Told of each decided promotion and of the microseconds since its start."""
+        self.teller = Teller(ctx)
+        """Tells listeners; the control loop's."""
         self.batches: dict[int, Batch] = {}
         """Promotions that are not answered yet, by batch number."""
         self.owed: dict[PartitionId, dict[MemberId, None]] = owed
@@ -162,10 +167,11 @@ class Repair:
             )
             wanted.setdefault(step.destination, []).append(migration)
         self._publisher.flush()  # members see the emptied slots before they are promoted
+        told = self.teller.begin(sum(map(len, wanted.values())))
         for destination, migrations in wanted.items():
             for start in range(0, len(migrations), PROMOTION_BATCH_MAX):
                 part = tuple(migrations[start : start + PROMOTION_BATCH_MAX])
-                self._promote(destination, part, process)
+                self._promote(destination, part, process, told)
 
     def _empty_slots(self, pid: PartitionId, allowed: Collection[MemberId]) -> Row:
         """Empty the slots of departed members, one version per slot; returns the row then."""
@@ -184,10 +190,12 @@ class Repair:
     def replace_lost(self, targets: dict[PartitionId, MemberId]) -> None:
         """Give lost partitions their new, empty primaries (ADL-05): version + 1."""
         table = self._keeper.table
+        told = self.teller.begin(len(targets))
         for pid, primary in targets.items():
             row: Row = (primary, *table.row(pid)[1:])
             self._keeper.change(pid, row, table.version(pid) + 1)
             self._publisher.stage_row(pid)
+            self.teller.replica(told, pid, ReplicaIndex(0), None, primary, True, 0)
 
     def lost_partitions(self) -> list[PartitionId]:
         """Partitions without any replica, ascending."""
@@ -197,11 +205,18 @@ class Repair:
     # -- promotions -----------------------------------------------------------------------
 
     def _promote(
-        self, destination: MemberId, migrations: tuple[MigrationInfo, ...], process: Process
+        self,
+        destination: MemberId,
+        migrations: tuple[MigrationInfo, ...],
+        process: Process,
+        told: Told | None,
     ) -> None:
         process.planned += len(migrations)
         process.running += len(migrations)
-        batch = Batch(self._ctx.next_number(), destination, migrations, process, self._ctx.now_us)
+        number, now_us = self._ctx.next_number(), self._ctx.now_us
+        batch = Batch(number, destination, migrations, process, now_us, told)
+        for migration in migrations:
+            self.teller.started(migration)
         self.batches[batch.number] = batch
         self._send(batch)
 
@@ -244,8 +259,10 @@ class Repair:
             self._publisher.stage_completed(decided)
             if verdict is Verdict.SUCCESS:
                 self._on_lost(decided.partition_id, decided.step.destination_current - 1)
+            elapsed_us = self._ctx.now_us - batch.started_us
             if self.on_verdict is not None:
-                self.on_verdict(decided, self._ctx.now_us - batch.started_us)
+                self.on_verdict(decided, elapsed_us)
+            self.teller.decided(batch.told, decided, elapsed_us)
         process.running -= count
         if verdict is Verdict.SUCCESS:
             process.completed += count

@@ -12,6 +12,7 @@ from typing import Any
 
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
+from whimbrel.core.events import GridEvent, Hook, PartitionLost
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
     FragmentAnswered,
@@ -107,6 +108,15 @@ class Migrations:
             PromotionRequested: self._destination.promotion_requested,
             PromotionAnswered: loop.repair.answered,
         }
+
+    def tell_events(self, emit: Callable[[GridEvent], None]) -> None:
+        """Have the events of this master's migrations and losses told (PIM-58)."""
+        self._loop.teller.emit = emit
+
+    def set_hook(self, hook: Hook) -> None:
+        """Have the moments of migrations told, as master and as participant (ADL-71, ADL-72)."""
+        self._loop.teller.hook = hook
+        self._keeper.hook = hook
 
     # -- stimuli --------------------------------------------------------------------------
 
@@ -284,6 +294,9 @@ class Migrations:
         self._ctx.note(
             "partition.lost", level, partition=partition_id, lost_backup_count=lost_backup_count
         )
+        emit = self._loop.teller.emit
+        if emit is not None:
+            emit(PartitionLost(partition_id, lost_backup_count, self._ctx.id))
         if self.on_partition_lost is not None:
             self.on_partition_lost(partition_id, lost_backup_count)
 

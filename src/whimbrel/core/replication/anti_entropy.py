@@ -213,6 +213,17 @@ class AntiEntropy:
             if not self._ctx.is_armed(ANNOUNCE):
                 self._ctx.arm(ANNOUNCE, 0)
 
+    def compare_now(self) -> None:
+        """Do not wait for the turn: tell all our versions, have those of our backups confirmed."""
+        for partition in self._plane.partitions:
+            if partition.index < 1:
+                self.announce(partition)
+            else:
+                partition.is_confirmed = False
+                self._unconfirmed[partition.pid] = None
+        if self._unconfirmed and not self._ctx.is_armed(CONFIRM):
+            self._ctx.arm(CONFIRM, CONFIRM_US)
+
     def _confirm(self, partition: PartitionReplica) -> None:
         partition.is_confirmed = True
         self._unconfirmed.pop(partition.pid, None)

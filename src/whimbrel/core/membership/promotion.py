@@ -1,0 +1,261 @@
+"""Lite to data and back: the wish of a member, and the master's answer to a promotion.
+
+A member asks the master it knows, again and again until there is an answer; the master changes
+the list and answers with it (paper 04, "Lite"). What must happen before a data member becomes
+lite is in ``demotion``. A wish ends in exactly one way: fulfilled, or with an error that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.messages import RoleChangeAnswered, RoleChangeRequested
+from whimbrel.core.model import MemberList
+from whimbrel.errors import GridError, IllegalStateError, UnsupportedError, UsageError
+
+ROLE_TIMER = "membership.role"
+CLUSTER_VERSION_MIN = (3, 9)
+"""Older clusters know no promotion (GCM-16)."""
+WAITERS_MAX = 1_000
+"""Callers that wait for one wish; more are refused."""
+
+Then = Callable[[GridError | None], None]
+"""Called once: with None when the member is what it wished to be, else with the reason."""
+
+PROBLEMS: dict[str, type[GridError]] = {
+    "illegal_state": IllegalStateError,
+    "illegal_argument": UsageError,
+    "unsupported": UnsupportedError,
+}
+"""How an error is called in an answer."""
+
+
+def problem_of(error: GridError) -> str:
+    """The word for an error in an answer; whatever has none is an illegal state."""
+    for word, kind in PROBLEMS.items():
+        if isinstance(error, kind):
+            return word
+    return "illegal_state"
+
+
+def error_of(problem: str, reason: str) -> GridError:
+    """The error that an answer tells."""
+    return PROBLEMS.get(problem, IllegalStateError)(reason)
+
+
+def cluster_version_of(text: str) -> tuple[int, int]:
+    """Major and minor number; (0, 0) for what is no version."""
+    major, _, minor = text.partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        return 0, 0
+    return int(major), int(minor)
+
+
+def with_lite(members: MemberList, member: MemberId, lite: bool) -> MemberList:
+    """The next list, in which one member has changed sides and nothing else (GCM-21, bug 50)."""
+    return members.with_members(
+        tuple(
+            msgspec.structs.replace(info, lite=lite) if info.id == member else info
+            for info in members.members
+        )
+    )
+
+
+class Wish:
+    """What this member wants to become, and who waits for it."""
+
+    __slots__ = ("call", "lite", "master", "waiters")
+
+    def __init__(self, call: int, lite: bool, master: MemberId) -> None:
+        self.call = call
+        self.lite = lite
+        self.master = master
+        """Whom we ask; a promotion fails when this one is master no longer (GCM-24)."""
+        self.waiters: list[Then] = []
+
+
+class RoleChanges:
+    """The wishing member's side, and the master's side of a promotion."""
+
+    def __init__(self, room: Room) -> None:
+        """Begin without a wish.
+
+        Args:
+            room: The membership room.
+        """
+        self._room = room
+        self.wish: Wish | None = None
+        self.demote: Callable[[RoleChangeRequested], None] | None = None
+        """The master's side of a demotion."""
+        self.draining: Collection[MemberId] = ()
+        """At the master: members whose demotion is under way; it goes on in whatever state."""
+
+    # -- the member that wishes -----------------------------------------------------------
+
+    def want(self, lite: bool, then: Then) -> int:
+        """Become lite, or a data member. The same wish again joins the one under way.
+
+        Args:
+            lite: What to become.
+            then: Told how it ended; at once when nothing is to be sent.
+
+        Returns:
+            The number of the wish, 0 when it ended at once.
+        """
+        refusal = self._refusal(lite)
+        if refusal is not None:
+            then(refusal)
+            return 0
+        wish = self.wish
+        if wish is None:
+            master = self._room.taken_master
+            if master is None:
+                then(IllegalStateError("this member knows no master"))
+                return 0
+            wish = self.wish = Wish(self._room.ctx.next_number(), lite, master)
+            wish.waiters.append(then)
+            self._ask(wish)
+        else:
+            wish.waiters.append(then)
+        return wish.call
+
+    def _refusal(self, lite: bool) -> GridError | None:
+        """Why a wish makes no sense here; nothing is sent then (GCM-16, GCM-17)."""
+        room, ctx = self._room, self._room.ctx
+        if room.phase is not Phase.MEMBER:
+            return IllegalStateError("this member is on no list")
+        if cluster_version_of(ctx.members.cluster_version) < CLUSTER_VERSION_MIN:
+            return UnsupportedError(
+                f"a cluster of version {ctx.members.cluster_version} knows no change between "
+                "lite and data members; 3.9 is the first that does"
+            )
+        if ctx.me.lite == lite:
+            return IllegalStateError(f"this member is a {_kind(lite)} member already")
+        if self.wish is not None and self.wish.lite != lite:
+            return IllegalStateError(f"this member is about to become a {_kind(not lite)} member")
+        if self.wish is not None and len(self.wish.waiters) >= WAITERS_MAX:
+            return IllegalStateError(f"{WAITERS_MAX} callers wait for this change already")
+        return None
+
+    def _ask(self, wish: Wish) -> None:
+        """One request to the member known as master, which may be ourselves (GCM-18)."""
+        ctx = self._room.ctx
+        ctx.arm(ROLE_TIMER, ctx.settings.leave_retry_us)
+        request = RoleChangeRequested(wish.call, ctx.id, wish.lite)
+        if wish.master == ctx.id:
+            self.on_request(ctx.id, ctx.me.address, request)
+        else:
+            ctx.send(wish.master, request)
+
+    def on_timer(self) -> None:
+        """The request or its answer may be lost."""
+        if self.wish is not None:
+            self._ask(self.wish)
+
+    def on_answer(self, sender: MemberId, answer: RoleChangeAnswered) -> None:
+        """Install the list that is the answer (GCM-23), or end with the error it tells."""
+        wish, room = self.wish, self._room
+        if wish is None or answer.call != wish.call or sender != wish.master:
+            return
+        if answer.problem:
+            self._end(error_of(answer.problem, answer.reason))
+            return
+        new = answer.list
+        mine = None if new is None else new.get(room.ctx.id)
+        if new is None or mine is None or mine.lite != wish.lite:
+            self._end(IllegalStateError("the master's answer is not the list that was asked for"))
+        elif sender == room.taken_master and new.version > room.ctx.members.version:
+            room.install(new)
+        self.follow()
+
+    def follow(self) -> None:
+        """A new list, or another master: the wish may be fulfilled, or never will be (GCM-24)."""
+        wish, room = self.wish, self._room
+        if wish is None or room.phase is not Phase.MEMBER:
+            return
+        if room.ctx.me.lite == wish.lite:
+            self._end(None)
+        elif room.taken_master != wish.master:
+            if not wish.lite:
+                self._end(
+                    IllegalStateError(
+                        "the master has changed during the promotion; it may be repeated safely"
+                    )
+                )
+            elif room.taken_master is not None and not room.is_claiming:
+                wish.master = room.taken_master  # a long way: go on with the next one
+                self._ask(wish)
+
+    def give_up(self, reason: str) -> None:
+        """This member ends: nobody will answer."""
+        self._end(IllegalStateError(reason))
+
+    def _end(self, error: GridError | None) -> None:
+        wish, self.wish = self.wish, None
+        if wish is None:
+            return
+        self._room.ctx.disarm(ROLE_TIMER)
+        word = "" if error is None else str(error)
+        self._room.ctx.note("role_change_ended", lite=wish.lite, problem=word)
+        for then in wish.waiters:
+            then(error)
+
+    # -- the master -----------------------------------------------------------------------
+
+    def on_request(self, sender: MemberId, address: Address, request: RoleChangeRequested) -> None:
+        """Decide about a request, the first or a repeated one."""
+        room, ctx = self._room, self._room.ctx
+        refusal = self._refused(sender, request)
+        if refusal is not None:
+            answer = refused(request, refusal)
+            if ctx.is_member(sender):
+                self.answer(sender, answer)
+            else:
+                ctx.send_to(address, answer)
+            return
+        info = ctx.members.get(request.member)
+        if request.lite and self.demote is not None:
+            self.demote(request)
+            return
+        if info is not None and info.lite:
+            ctx.note("member_promoted", member=request.member)
+            room.install(with_lite(ctx.members, request.member, lite=False))
+        self.answer(request.member, RoleChangeAnswered(request.call, "", "", ctx.members))
+
+    def _refused(self, sender: MemberId, request: RoleChangeRequested) -> GridError | None:
+        """Why the master, or who is taken for it, does not do it (GCM-19, GCM-20, GCM-26)."""
+        room, ctx = self._room, self._room.ctx
+        if room.is_claiming or not ctx.is_master:
+            word = "its claim is still running" if room.is_claiming else "it is not the master"
+            return IllegalStateError(f"member {ctx.me.address} does not decide this: {word}")
+        info = ctx.members.get(request.member)
+        if info is None or sender != request.member:
+            return UsageError(f"there is no member {request.member} on the master's list")
+        if info.lite == request.lite:
+            return None  # done already: the present list is the answer, its version stays
+        if request.member not in self.draining and not ctx.state.migration_allowed:
+            return IllegalStateError(
+                f"the cluster state {ctx.state} forbids migrations, so no member changes between "
+                "lite and data; set the state ACTIVE first"
+            )
+        return None
+
+    def answer(self, to: MemberId, answer: RoleChangeAnswered) -> None:
+        """Answer a member of the list, ourselves included."""
+        if to == self._room.ctx.id:
+            self.on_answer(to, answer)
+        else:
+            self._room.ctx.send(to, answer)
+
+
+def refused(request: RoleChangeRequested, error: GridError) -> RoleChangeAnswered:
+    """The answer that tells an error."""
+    return RoleChangeAnswered(request.call, problem_of(error), str(error), None)
+
+
+def _kind(lite: bool) -> str:
+    return "lite" if lite else "data"

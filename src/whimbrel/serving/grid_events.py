@@ -1,0 +1,193 @@
+"""Migration, partition-lost, membership and state events, from where they arise to who listens.
+
+The master's events go to its own listeners and to the members that want them (their interest,
+see ``listeners``), once per turn and in batches; membership and state each member tells itself.
+Best effort: an event is sent once, and what exceeds the bound of a turn is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from whimbrel.core.events import (
+    TRAVELLING,
+    GridEvent,
+    MemberAdded,
+    MemberChanged,
+    MemberRemoved,
+    MigrationFinished,
+    MigrationStarted,
+    MigrationState,
+    PartitionLost,
+    ReplicaMigrated,
+    StateChanged,
+)
+from whimbrel.core.model import MemberList, members_came, members_left
+from whimbrel.core.registry import MAP_KIND, backups_of
+from whimbrel.errors import ProtocolError
+from whimbrel.serving.listeners import GRID, Listener
+from whimbrel.serving.outputs import EventsTold
+from whimbrel.serving.views import with_correlation
+from whimbrel.wire import customs
+from whimbrel.wire.codec import encode_event
+
+if TYPE_CHECKING:
+    from whimbrel.serving.server import Server
+
+EVENTS_PER_TURN_MAX = 50_000
+"""Events of one turn that are told; a crash at 20,011 partitions with ten members makes 4,004."""
+EVENTS_PER_FRAME = 1_000
+"""Events in one frame to a member, some 100 kB."""
+
+ADD_MIGRATION = "Client.addMigrationListener"
+ADD_LOST = "Client.addPartitionLostListener"
+ADD_MAP_LOST = "Map.addPartitionLostListener"
+TYPE_STARTED = 0
+TYPE_FINISHED = 1
+
+_encode_batch = msgspec.msgpack.Encoder().encode
+_decode_batch = msgspec.msgpack.Decoder(list[TRAVELLING]).decode
+
+
+class GridEvents:
+    """The events of one member's cluster, in and out."""
+
+    def __init__(self, server: Server) -> None:
+        """Nobody listens yet."""
+        self._server = server
+        self._fresh: list[GridEvent] = []
+        self._for_shell: list[GridEvent] = []
+
+    @property
+    def _shell_listens(self) -> bool:
+        return self._server.listeners.shell_listens
+
+    # -- in -------------------------------------------------------------------------------
+
+    def take(self, event: GridEvent) -> None:
+        """An event of this master; told at the end of the turn."""
+        server = self._server
+        if not (self._shell_listens or server.listeners.is_wanted(GRID)):
+            return
+        if len(self._fresh) >= EVENTS_PER_TURN_MAX:
+            server.tally("grid_events_dropped")
+            return
+        self._fresh.append(event)
+
+    def lists_changed(self, old: MemberList, new: MemberList) -> None:
+        """Another member list: every member tells its own program what that means."""
+        if not self._shell_listens or not old.members:
+            return
+        told = self._for_shell
+        gone, came = members_left(old, new), members_came(old, new)
+        told.extend(MemberRemoved(info) for info in old.members if info.id in gone)
+        told.extend(MemberAdded(info) for info in new.members if info.id in came)
+        for info in new.members:
+            before = old.get(info.id)
+            if before is not None and info.id not in came and before.lite != info.lite:
+                told.append(MemberChanged(info))
+        if old.state is not new.state:
+            told.append(StateChanged(old.state, new.state))
+
+    def on_frame(self, body: bytes) -> None:
+        """Events of the master, for listeners that want the whole cluster's.
+
+        Raises:
+            ProtocolError: It is no batch of events.
+        """
+        try:
+            events = _decode_batch(body)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"not events: {error}") from error
+        self._tell(events, is_here=False)
+
+    # -- out ------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Tell what has arisen since the last turn."""
+        if self._fresh:
+            events, self._fresh = self._fresh, []
+            self._tell(events, is_here=True)
+            members = self._server.listeners.members_that_want(GRID)
+            if members:
+                for start in range(0, len(events), EVENTS_PER_FRAME):
+                    body = _encode_batch(events[start : start + EVENTS_PER_FRAME])
+                    for member in members:
+                        self._server.notify_grid(member, body)
+        if self._for_shell:
+            told, self._for_shell = tuple(self._for_shell), []
+            self._server.outputs.append(EventsTold(told))
+
+    def _tell(self, events: Sequence[GridEvent], *, is_here: bool) -> None:
+        """Our clients' listeners, and the program around us."""
+        if self._shell_listens:
+            self._for_shell.extend(events)
+        listeners = self._server.listeners.named(GRID)
+        for event in events if listeners else ():
+            made: dict[str, bytes] = {}
+            for listener in listeners:
+                if is_here or not listener.local_only:
+                    self._deliver(listener, event, made)
+
+    def _deliver(self, listener: Listener, event: GridEvent, made: dict[str, bytes]) -> None:
+        kind = listener.message
+        message = made.get(kind)
+        if message is None:
+            message = made[kind] = _encoded(kind, event)
+        if message and (kind != ADD_MAP_LOST or self._concerns(listener.structure, event)):
+            self._server.deliver(
+                listener.connection, with_correlation(message, listener.correlation)
+            )
+
+    def _concerns(self, name: str, event: GridEvent) -> bool:
+        """Whether a map has lost data: no more backups than were lost with the primary."""
+        entry = self._server.member.registry.get(MAP_KIND, name)
+        if not isinstance(event, PartitionLost) or entry is None or not entry.alive:
+            return False
+        return sum(backups_of(entry)) <= event.lost_backup_count
+
+
+def _encoded(kind: str, event: GridEvent) -> bytes:
+    """The event as a kind of listener gets it, for no registration yet; b"" for none."""
+    match event:
+        case MigrationStarted() | MigrationFinished() if kind == ADD_MIGRATION:
+            number = TYPE_STARTED if isinstance(event, MigrationStarted) else TYPE_FINISHED
+            return encode_event(
+                kind, "migration", 0, migration_state=_state(event.state), type=number
+            )
+        case ReplicaMigrated() if kind == ADD_MIGRATION:
+            return encode_event(
+                kind,
+                "replica_migration",
+                0,
+                migration_state=_state(event.state),
+                partition_id=event.partition_id,
+                replica_index=event.replica_index,
+                source_uuid=event.source,
+                dest_uuid=event.destination,
+                success=event.success,
+                elapsed_time=event.elapsed_ms,
+            )
+        case PartitionLost() if kind == ADD_LOST:
+            return encode_event(
+                kind,
+                "partition_lost",
+                0,
+                partition_id=event.partition_id,
+                lost_backup_count=event.lost_backup_count,
+                source=event.source,
+            )
+        case PartitionLost() if kind == ADD_MAP_LOST:
+            return encode_event(
+                kind, "map_partition_lost", 0, partition_id=event.partition_id, uuid=event.source
+            )
+    return b""
+
+
+def _state(state: MigrationState) -> customs.MigrationState:
+    return customs.MigrationState(
+        state.started_ms, state.planned, state.completed, state.elapsed_ms
+    )

@@ -1,0 +1,105 @@
+"""Orders to one member to become a data member or lite, and what became of them.
+
+An order is answered at once with its number; whoever gave it asks for the outcome by that number.
+So a demotion, which takes as long as its data need to move, holds no question open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from whimbrel.core.membership.promotion import problem_of
+from whimbrel.errors import GridError, UsageError
+
+if TYPE_CHECKING:
+    from whimbrel.core.member import Member
+
+OUTCOMES_MAX = 100
+"""Outcomes that are kept; the oldest are forgotten."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RoleOrder(msgspec.Struct, frozen=True):
+    """Names the member that shall change, so that an order never reaches a successor."""
+
+    member: str
+
+
+class RoleQuestion(msgspec.Struct, frozen=True):
+    """Asks for the outcome of an order by its number."""
+
+    number: int
+
+
+class Outcome(msgspec.Struct):
+    """What became of an order; ``problem`` is "" when it is done or under way."""
+
+    number: int
+    lite: bool
+    """What the order wants."""
+    done: bool = False
+    problem: str = ""
+    """``illegal_state``, ``illegal_argument`` or ``unsupported``."""
+    reason: str = ""
+
+
+class RoleOrders:
+    """The orders that this member was given."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._outcomes: dict[int, Outcome] = {}
+
+    def promote(self, arguments: bytes) -> bytes:
+        """Order this very member to become a data member (GCM-27).
+
+        Raises:
+            UsageError: The order names another member.
+        """
+        return self._order(arguments, lite=False)
+
+    def demote(self, arguments: bytes) -> bytes:
+        """Order this very member to become lite.
+
+        Raises:
+            UsageError: The order names another member.
+        """
+        return self._order(arguments, lite=True)
+
+    def role(self, arguments: bytes) -> bytes:
+        """The outcome of an order.
+
+        Raises:
+            UsageError: No such order is remembered.
+        """
+        try:
+            question = msgspec.json.decode(arguments, type=RoleQuestion)
+        except msgspec.DecodeError as problem:
+            raise UsageError(f"not a question about an order: {problem}") from None
+        outcome = self._outcomes.get(question.number)
+        if outcome is None:
+            raise UsageError(f"this member remembers no order {question.number}")
+        return _encode(outcome)
+
+    def _order(self, arguments: bytes, lite: bool) -> bytes:
+        try:
+            order = msgspec.json.decode(arguments, type=RoleOrder)
+        except msgspec.DecodeError as problem:
+            raise UsageError(f"not an order this member understands: {problem}") from None
+        if order.member != self._member.ctx.id:
+            raise UsageError(f"this is not member {order.member}")
+        outcome = Outcome(self._member.ctx.next_number(), lite)
+        self._outcomes[outcome.number] = outcome
+        while len(self._outcomes) > OUTCOMES_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+
+        def ended(error: GridError | None) -> None:
+            outcome.done = True
+            if error is not None:
+                outcome.problem, outcome.reason = problem_of(error), str(error)
+
+        self._member.membership.want_role(lite, ended)
+        return _encode(outcome)
