@@ -119,7 +119,9 @@ class ClusterDocuments:
 
     def _status(self, reason: str, master: Json) -> Json:
         known = [info.id for info in self.members()]
+        protection = master.get("split_brain_protection")
         return {
+            **({"split_brain_protection": protection} if protection else {}),
             "state": STATE,
             "safe": not reason,
             "reason": reason,

@@ -388,7 +388,10 @@ class Node:
         self.links.close_all()
         self.door.close_all(at_once=True)
         self.identity.renew()
+        data = self._engine.member.split_data
         self._new_engine()
+        if data is not None:
+            self._engine.member.take_over(data)
         self.stimulate(Started(self._join_addresses()))
 
     def _stopped(self, output: Stopped) -> None:

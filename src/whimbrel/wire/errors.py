@@ -18,6 +18,7 @@ from whimbrel.errors import (
     ProtocolError,
     RetryableError,
     SerializationError,
+    SplitBrainProtectionError,
     UnsupportedError,
     UsageError,
 )
@@ -38,6 +39,7 @@ ILLEGAL_STATE: Final = 27
 MEMBER_LEFT: Final = 33
 OPERATION_TIMEOUT: Final = 38
 PARTITION_MIGRATING: Final = 39
+SPLIT_BRAIN_PROTECTION: Final = 42
 RETRYABLE: Final = 46
 RETRYABLE_IO: Final = 47
 SOCKET: Final = 50
@@ -165,6 +167,7 @@ _BY_ERROR: tuple[tuple[type[GridError], int], ...] = (
     (IndeterminateError, INDETERMINATE),
     (PartitionLostError, GENERIC),
     (OverloadedError, OVERLOAD),
+    (SplitBrainProtectionError, SPLIT_BRAIN_PROTECTION),
     (UnsupportedError, UNSUPPORTED_OPERATION),
     (UsageError, ILLEGAL_ARGUMENT),
     (ProtocolError, ILLEGAL_ARGUMENT),
@@ -177,6 +180,7 @@ _BY_CODE: dict[int, type[GridError]] = {
     **dict.fromkeys(ALWAYS_RETRIED, RetryableError),
     INDETERMINATE: IndeterminateError,
     OVERLOAD: OverloadedError,
+    SPLIT_BRAIN_PROTECTION: SplitBrainProtectionError,
     UNSUPPORTED_OPERATION: UnsupportedError,
     SERIALIZATION: SerializationError,
     AUTHENTICATION: AuthenticationError,
