@@ -229,3 +229,13 @@ def test_join_addresses_lose_repetitions() -> None:
     """Goal: lists as text and as TOML arrays, order kept, IPv6 in brackets."""
     config = load(flags=sets("network.join=a:1, b:2,,a:1,[::1]:3"))
     assert config.runtime.join == (Address("a", 1), Address("b", 2), Address("::1", 3))
+
+
+def test_merge_policy_is_known_or_refused() -> None:
+    """M6: a policy goes by its name in the field, too; an unknown one is refused by name."""
+    field = "com.hazelcast.spi.merge.LatestUpdateMergePolicy"
+    core = load(settings=[f"map.orders.merge_policy={field}"]).core
+    assert core.map_settings("orders").merge_policy == "LatestUpdate"
+    assert core.map_settings("others").merge_policy == "PutIfAbsent"
+    with pytest.raises(ConfigError, match="'Newest'; known are PutIfAbsent, LatestUpdate"):
+        load(settings=["map.orders.merge_policy=Newest"])

@@ -135,6 +135,28 @@ def test_three_parts_become_one() -> None:
     assert pump.get(client, "m", "common") == "c"
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
+def test_three_parts_heal_in_any_order(order: tuple[int, int, int]) -> None:
+    """M6: fault 69, two of three parts meet first, the third later; no third cluster is left."""
+    pump = make_pump()
+    nodes = list(pump.form(4))
+    parts = [nodes[:2], nodes[2:3], nodes[3:]]
+    pump.run(5)
+    pump.separate(90, *parts)
+    for number, part in enumerate(parts):
+        pump.put(pump.client(part[0], number=number + 1), "m", f"part{number}", "x")
+    first, second, last = order
+    for address, where in list(pump.part_of.items()):
+        pump.part_of[address] = last if where == last else first
+    assert second not in pump.part_of.values()
+    pump.run(120)
+    masters = {node.engine.member.ctx.members.master for node in pump.living()}
+    assert len(masters) == 2
+    pump.heal_and_wait(240)
+    client = pump.client(pump.living()[0], number=9)
+    assert [pump.get(client, "m", f"part{number}") for number in range(3)] == ["x"] * 3
+
+
 def test_split_again_while_merging() -> None:
     """M6: fault 69, a member that is cut off in the middle of its merge finishes after it."""
     pump = make_pump()
