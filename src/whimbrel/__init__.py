@@ -10,11 +10,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from whimbrel.core.merging.policies import register_merge_policy as register_merge_policy
     from whimbrel.runtime.embedded import Member as Member
 
-__all__ = ["Member", "local_cluster"]
+__all__ = ["Member", "local_cluster", "register_merge_policy"]
 
-_PLACES = {"Member": "whimbrel.runtime.embedded", "local_cluster": "whimbrel.testing"}
+_PLACES = {
+    "Member": "whimbrel.runtime.embedded",
+    "local_cluster": "whimbrel.testing",
+    "register_merge_policy": "whimbrel.core.merging.policies",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ GridError
         IndeterminateError  the caller cannot know whether it took effect everywhere
         PartitionLostError
         OverloadedError
+        SplitBrainProtectionError
         UnsupportedError
         StateForbidsError   the cluster state does not allow it; nothing has happened
         IllegalStateError
@@ -74,6 +75,12 @@ class OverloadedError(OperationError):
     """A named limit was reached; the operation has had no effect."""
 
     reason = "overload"
+
+
+class SplitBrainProtectionError(OperationError):
+    """This part of the cluster has too few data members to serve; nothing has happened."""
+
+    reason = "split_brain_protection"
 
 
 class UnsupportedError(OperationError):

@@ -290,6 +290,16 @@ def test_lost_partitions_are_shown(port: Port, capsys: pytest.CaptureFixture[str
     assert "2 partitions" in capsys.readouterr().out
 
 
+def test_split_brain_protection_is_shown(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: M6: status says that a part refuses, and why; nothing where nothing is configured."""
+    shown = {"minimum_size": 3, "protects": "write", "data_members": 2, "refusing": True}
+    port.answers["cluster"] = [(200, {**SAFE, "split_brain_protection": shown}), (200, SAFE)]
+    assert main.run(["status", "--admin", port.url]) == 0
+    assert "refusing: 2 data members, write needs 3" in capsys.readouterr().out
+    assert main.run(["status", "--admin", port.url]) == 0
+    assert "protection" not in capsys.readouterr().out
+
+
 def test_follow_ends_when_safe(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
     """Goal: ``migrations --follow`` shows progress and ends with the last process."""
     port.answers["cluster"] = [(200, UNSAFE), (200, UNSAFE), (200, SAFE)]

@@ -120,14 +120,14 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         "did you mean membership.heartbeat_timeout_s?",
         f"{file}:4: partition.count must be between 1 and 65536, not -3",
         f"{file}:5: unknown table [nonsense]; known are cluster, network, admin, member, log, "
-        "membership, partition, migration, replication, map",
+        "membership, partition, migration, replication, split_brain_protection, map",
         f"{file}:9: map.default.backup_count must be between 0 and 6, not 7",
         f"{file}:11: migration.interval_s must be a number of seconds, not the text '3'",
         f"{file}:13: network.port must be a whole number, not the switch True",
         f'{file}:14: network.join must be a list like ["host:port"], not 5',
         "WHIMBREL_MAP__X__BACKUP_CUONT: unknown key 'map.x.backup_cuont'; did you mean "
         "map.x.backup_count?; a map has backup_count, async_backup_count, time_to_live_s, "
-        "max_idle_s",
+        "max_idle_s, merge_policy",
         "--set partition.cuont: unknown key 'partition.cuont'; did you mean partition.count?",
         "--set membership.heartbeat_timeout_s: membership.heartbeat_timeout_s must be a number of "
         "seconds, not 'soon'",
@@ -229,3 +229,13 @@ def test_join_addresses_lose_repetitions() -> None:
     """Goal: lists as text and as TOML arrays, order kept, IPv6 in brackets."""
     config = load(flags=sets("network.join=a:1, b:2,,a:1,[::1]:3"))
     assert config.runtime.join == (Address("a", 1), Address("b", 2), Address("::1", 3))
+
+
+def test_merge_policy_is_known_or_refused() -> None:
+    """M6: a policy goes by its name in the field, too; an unknown one is refused by name."""
+    field = "com.hazelcast.spi.merge.LatestUpdateMergePolicy"
+    core = load(settings=[f"map.orders.merge_policy={field}"]).core
+    assert core.map_settings("orders").merge_policy == "LatestUpdate"
+    assert core.map_settings("others").merge_policy == "PutIfAbsent"
+    with pytest.raises(ConfigError, match="'Newest'; known are PutIfAbsent, LatestUpdate"):
+        load(settings=["map.orders.merge_policy=Newest"])

@@ -141,7 +141,9 @@ class ClusterDocuments:
 
     def _status(self, reason: str, master: Json) -> Json:
         known = [info.id for info in self.members()]
+        protection = master.get("split_brain_protection")
         return {
+            **({"split_brain_protection": protection} if protection else {}),
             "state": master.get("state", self._node.engine.member.ctx.members.state),
             "cluster_version": master.get(
                 "cluster_version", self._node.engine.member.ctx.members.cluster_version

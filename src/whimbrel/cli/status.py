@@ -61,6 +61,13 @@ def _print(found: dict[str, Any]) -> None:
         out.print(f"missing     {safe(', '.join(found['missing']))}")
     if found["partitions_lost"]:
         out.print(f"[bold red]lost        {found['partitions_lost']} partitions[/]")
+    protection = found.get("split_brain_protection")
+    if protection:
+        word = "[bold red]refusing[/]" if protection["refusing"] else "serving"
+        out.print(
+            f"protection  {word}: {protection['data_members']} data members, "
+            f"{safe(protection['protects'])} needs {protection['minimum_size']}"
+        )
     moves = found["migrations"]
     if any(moves.values()):
         out.print(

@@ -512,6 +512,24 @@ _REPLICATION = (
     ),
 )
 
+_SPLIT_BRAIN = (
+    _integer(
+        "split_brain_protection.minimum_size",
+        "core",
+        "split_brain_minimum_size",
+        "Data members below which this part of the cluster refuses; 0 never",
+        0,
+        65_000,
+    ),
+    _choice(
+        "split_brain_protection.protects",
+        "core",
+        "split_brain_protects",
+        "What a part that is too small refuses",
+        ("write", "read", "read_write"),
+    ),
+)
+
 KEYS: tuple[Key, ...] = (
     *_CLUSTER,
     *_NETWORK,
@@ -520,6 +538,7 @@ KEYS: tuple[Key, ...] = (
     *_PARTITION,
     *_MIGRATION,
     *_REPLICATION,
+    *_SPLIT_BRAIN,
 )
 """Every key but those of maps, in the order in which ``config explain`` lists them."""
 
@@ -555,6 +574,12 @@ MAP_KEYS: tuple[Key, ...] = (
         "Entries end this long after they were last touched; 0 never",
         0,
         100 * YEAR_S,
+    ),
+    _text(
+        "merge_policy",
+        "map",
+        "merge_policy",
+        "What becomes of the smaller part's entries after a split",
     ),
 )
 """Keys of ``map.PATTERN``; PATTERN is a map name that may end in ``*``, or ``default``."""

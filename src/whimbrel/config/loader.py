@@ -35,8 +35,9 @@ from whimbrel.config.values import (
     shown,
 )
 from whimbrel.core.ids import BACKUP_COUNT_MAX
+from whimbrel.core.merging.policies import resolve as resolve_merge_policy
 from whimbrel.core.settings import CoreSettings, MapSettings
-from whimbrel.errors import ConfigError
+from whimbrel.errors import ConfigError, UsageError
 
 ENVIRONMENT_PREFIX = "WHIMBREL_"
 PATTERNS_MAX = 1_000
@@ -385,9 +386,20 @@ def _check_together(work: _Work) -> None:
                 f"{work.blame(sync, other)} map {shown(pattern)} asks for {total} backups; "
                 f"at most {BACKUP_COUNT_MAX} are possible"
             )
+        _check_merge_policy(work, f"map.{pattern}.merge_policy")
     if len(work.patterns) > PATTERNS_MAX:
         say(f"map: {len(work.patterns)} patterns; at most {PATTERNS_MAX} are allowed")
     _check_network(work)
+
+
+def _check_merge_policy(work: _Work, name: str) -> None:
+    """A policy that nobody knows would be found out in the middle of a merge."""
+    if not work.sound(name):
+        return
+    try:
+        resolve_merge_policy(str(work.value(name)))
+    except UsageError as problem:
+        work.problems.append(f"{work.blame(name)} {name}: {problem}")
 
 
 def _number(work: _Work, name: str) -> float:
@@ -444,6 +456,8 @@ def _build(work: _Work) -> Config:
         for key in MAP_KEYS:
             name = f"map.{pattern}.{key.name}"
             values[key.field] = work.value(name)
+            if key.field == "merge_policy":
+                values[key.field] = resolve_merge_policy(str(values[key.field]))
             entries.append(Entry(name, work.value(name), work.source(name)))
         maps.append(MapSettings(pattern, **values))
     core = CoreSettings(**fields["core"], maps=tuple(maps))

@@ -14,6 +14,8 @@ from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, Expelled, Joined, TableChanged
 from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId
 from whimbrel.core.membership.service import Membership
+from whimbrel.core.merging.leftovers import SplitData, leftovers_of
+from whimbrel.core.merging.service import Merging
 from whimbrel.core.messages import Message, RegistryEntry
 from whimbrel.core.migration.service import Migrations
 from whimbrel.core.model import ClusterState, MemberInfo, MemberList
@@ -53,6 +55,7 @@ REPLICATION_MESSAGES: tuple[type[Message], ...] = (
     m.RefillRequested, m.RefillSent, m.RefillAnswered, m.RefillRefused,
 )  # fmt: skip
 REGISTRY_MESSAGES: tuple[type[Message], ...] = (m.RegistryTold, m.RegistryAnswered)
+MERGING_MESSAGES: tuple[type[Message], ...] = (m.MergeRequested, m.MergeAnswered)
 QUESTION_MESSAGES: tuple[type[Message], ...] = (m.QuestionAsked, m.QuestionAnswered)
 
 
@@ -73,6 +76,11 @@ class Member:
         self.migrations = Migrations(self.ctx, self.dataplane)
         self.registry = Registry(self.ctx)
         self.maps = MapService(self.dataplane)
+        self.merging = Merging(
+            self.ctx, self.dataplane, self.maps, self.registry, self.migrations.table
+        )
+        self.split_data: SplitData | None = None
+        """After ``Expelled``: what the next incarnation has to merge, if anything."""
         self.is_joined = False
         self.is_expelled = False
         self.strangers_total = 0
@@ -94,6 +102,7 @@ class Member:
             "migration": self.migrations.on_timer,
             "replication": self.dataplane.on_timer,
             "registry": self.registry.on_timer,
+            "merging": self.merging.on_timer,
         }
         self._wire_callbacks()
 
@@ -148,7 +157,7 @@ class Member:
                 self.dataplane.anti_entropy.start()
                 self.membership.on_started(stimulus.join_addresses)
             case LeaveWanted():
-                self.membership.want_leave()
+                self._want_leave()
             case StructuresChanged():
                 self._depth_dirty = True
             case _:
@@ -163,6 +172,7 @@ class Member:
             (MIGRATION_MESSAGES, self.migrations.on_message),
             (REPLICATION_MESSAGES, self.dataplane.on_message),
             (REGISTRY_MESSAGES, self.registry.on_message),
+            (MERGING_MESSAGES, self.merging.on_message),
             (QUESTION_MESSAGES, self._on_question),
         )
         for kinds, take in rooms:
@@ -226,12 +236,37 @@ class Member:
     def _joined(self) -> None:
         self.is_joined = True
         self.ctx.emit(Joined())
+        self.merging.joined()
 
     def _expelled(self, reason: str) -> None:
         if not self.is_expelled:
             self.is_expelled = True
             self.is_joined = False
+            self._keep_for_merge()
             self.ctx.emit(Expelled(reason))
+
+    def _keep_for_merge(self) -> None:
+        """Leave to the next incarnation what it has to merge into the cluster that goes on."""
+        unfinished = self.merging.hand_over()
+        held = leftovers_of(self)
+        if not self.membership.is_split:
+            # The cluster removed us and has its own copies; newer than ours by now.
+            count = sum(leftover.remaining for leftover in held)
+            self.ctx.note("expelled.dropped", "warning", entries=count)
+            held = []
+        if held or unfinished:
+            self.split_data = SplitData((*held, *unfinished), self.registry.alive())
+
+    def take_over(self, data: SplitData) -> None:
+        """Merge, once joined, what the incarnation before this one held; called before Started."""
+        self.merging.take_over(data)
+
+    def _want_leave(self) -> None:
+        """Leave; what is still to be merged goes into the cluster first."""
+        if self.merging.is_active:
+            self.merging.on_done = self.membership.want_leave
+        else:
+            self.membership.want_leave()
 
     def _rows_changed(self, partitions: Sequence[PartitionId]) -> None:
         self.ctx.emit(TableChanged(tuple(partitions)))

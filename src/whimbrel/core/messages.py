@@ -100,6 +100,10 @@ class SuspicionTold(Message, frozen=True):
     members: tuple[MemberId, ...] = ()
     to: MemberId | None = None
     """Whom it is meant for; another process may listen at that address by now."""
+    data_members: int = 0
+    """Data members on the sender's list: the weight of its part of the cluster (M6)."""
+    master_address: str = ""
+    """``host:port`` of its master; decides between parts of equal weight."""
 
 
 class ClaimRequested(Message, frozen=True):
@@ -475,6 +479,46 @@ class RefillRefused(Message, frozen=True):
     has_none: bool
 
 
+# -- merging after a split ----------------------------------------------------------------
+
+
+class MergeCounts(msgspec.Struct, frozen=True, array_like=True):
+    """What became of merging entries."""
+
+    added: int = 0
+    """There was none of that key."""
+    replaced: int = 0
+    """The policy took another value than the one that was there, which is gone."""
+    same: int = 0
+    """The value was there already."""
+    discarded: int = 0
+    """The policy kept what was there, or nothing; the merging value is gone."""
+    expired: int = 0
+    """The entry's time was over."""
+
+
+class MergeRequested(Message, frozen=True):
+    """Entries that a part of a split cluster held; to the primary, which asks the map's policy.
+
+    ``chunk`` is a map store's. ``hits`` has one number per entry where they are counted.
+    """
+
+    call: int
+    partition_id: PartitionId
+    name: str
+    chunk: bytes
+    hits: tuple[int, ...] = ()
+
+
+class MergeAnswered(Message, frozen=True):
+    """``accepted`` False: nothing is decided, offer the same chunk again."""
+
+    call: int
+    accepted: bool
+    counts: MergeCounts
+    reason: str = ""
+
+
 # -- registry, questions, orders ----------------------------------------------------------
 
 
@@ -535,11 +579,12 @@ ANY_MESSAGE = (
     | PromotionRequested | PromotionAnswered | FragmentSent | FragmentAnswered | VersionsTold
     | SyncRequested | SyncSent | SyncAnswered | SyncRefused
     | RefillRequested | RefillSent | RefillAnswered | RefillRefused
-    | RegistryTold | RegistryAnswered | QuestionAsked | QuestionAnswered
+    | RegistryTold | RegistryAnswered | MergeRequested | MergeAnswered
+    | QuestionAsked | QuestionAnswered
 )  # fmt: skip
 """The union the decoder is built from."""
 
-DATA_CHANNEL: tuple[type[Message], ...] = (FragmentSent, SyncSent, RefillSent)
+DATA_CHANNEL: tuple[type[Message], ...] = (FragmentSent, SyncSent, RefillSent, MergeRequested)
 """Messages that travel on the bulk connection."""
 
 ADDRESSED: tuple[type[Message], ...] = (

@@ -143,6 +143,24 @@ class Registry:
             entries.append(entry)
         self._tell(entries, self._ctx.others(), token)
 
+    def adopt(self, entries: Sequence[RegistryEntry]) -> bool:
+        """Merge entries known from before a split and tell those that are news.
+
+        They keep their numbers, so what the cluster has destroyed since under a greater number
+        stays destroyed. Of marks of destroyed structures nothing is adopted: the smaller part's
+        destruction, like its removals, does not reach what the bigger part kept.
+
+        Returns:
+            Whether there was news, which is now on its way (``announcing_count``).
+        """
+        news = [entry for entry in entries if entry.alive and self._merge(entry)]
+        self._tell(news, self._ctx.others(), None)
+        return bool(news)
+
+    def alive(self) -> list[RegistryEntry]:
+        """All live entries, by kind and key."""
+        return [entry for entry in self._sorted() if entry.alive]
+
     def _tell(
         self, entries: Sequence[RegistryEntry], to: Sequence[MemberId], token: object | None
     ) -> None:

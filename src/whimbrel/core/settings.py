@@ -16,6 +16,8 @@ class MapSettings(msgspec.Struct, frozen=True):
     async_backup_count: int = 0
     time_to_live_s: int = 0
     max_idle_s: int = 0
+    merge_policy: str = "PutIfAbsent"
+    """What becomes of the smaller part's entries after a split (``core.merging.policies``)."""
 
     @property
     def total_backup_count(self) -> int:
@@ -72,6 +74,11 @@ class CoreSettings(msgspec.Struct, frozen=True):
     """Backup operations in flight to one member before writes are refused as overloaded."""
     backup_timeout_us: int = 10_000_000
     """A reply never waits longer than this for its backups; then its outcome is indeterminate."""
+
+    split_brain_minimum_size: int = 0
+    """Data members below which operations on maps are refused; 0 never refuses."""
+    split_brain_protects: str = "write"
+    """What is refused then: ``write``, ``read`` or ``read_write``."""
 
     history_max: int = 100
     events_max: int = 1_000

@@ -411,11 +411,15 @@ class Node:
         self.timers.clear()
         self.links.close_all()
         self.door.close_all(at_once=True)
+        member = self._engine.member
         # Where nobody new may join, only its old uuid brings it back to its seat (GCM-09).
-        if self._engine.member.ctx.members.state.join_allowed:
+        if member.ctx.members.state.join_allowed:
             self.identity.renew()
+        data = member.split_data
         # Whoever was promoted or demoted comes back as what it was.
-        self._new_engine(self._engine.member.ctx.me.lite)
+        self._new_engine(member.ctx.me.lite)
+        if data is not None:
+            self._engine.member.take_over(data)
         self.stimulate(Started(self._join_addresses()))
 
     def _stopped(self, output: Stopped) -> None:

@@ -171,6 +171,7 @@ class Documents:
                 "reason": reason,
                 "migrations": {name: progress[name] for name in PROCESS_NAMES},
                 "partitions_lost": migrations.partitions_lost,
+                "split_brain_protection": self._engine.server.protection.document(),
                 "members": member.ctx.members.ids(),
                 "list_version": member.ctx.members.version,
                 "stamp": str(table.stamp),

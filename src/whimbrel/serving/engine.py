@@ -228,9 +228,19 @@ class Engine:
             case ArmTimer() | Note() | LinkWanted() | LinkUnwanted():
                 server.outputs.append(effect)
             case Joined() | Expelled() | Stopped():
+                if isinstance(effect, Stopped):
+                    self._report_unmerged(effect)
                 server.outputs.append(effect)
             case _:
                 raise TypeError(f"no output for a {type(effect).__name__}")
+
+    def _report_unmerged(self, effect: Stopped) -> None:
+        """The member ends in the middle of a merge: say so before the shell hears of the end."""
+        ctx = self.member.ctx
+        rest, ctx.effects = ctx.effects, []
+        self.member.merging.abandon(effect.reason)
+        self.server.outputs += [note for note in ctx.effects if isinstance(note, Note)]
+        ctx.effects = rest
 
     @property
     def has_more_input(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from whimbrel.core.messages import MergeCounts
+
 if TYPE_CHECKING:
     from whimbrel.serving.questions import Questions
     from whimbrel.serving.server import Server
@@ -38,5 +40,11 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["partitions_lost_total"] = member.migrations.partitions_lost
     figures["messages_from_strangers_total"] = member.strangers_total
     figures["partitions_owned"] = server.table.primary_count(server.ctx.id)
+    merged = member.merging.totals.values()
+    for name in MergeCounts.__struct_fields__:
+        figures[f"split_brain_entries_{name}_total"] = sum(getattr(c, name) for c in merged)
+    figures["split_brain_entries_lost_total"] = member.merging.lost
+    figures["split_brain_entries_waiting"] = member.merging.remaining
+    figures["split_brain_protection_refusing"] = int(server.protection.is_refusing)
     figures["replicas_held"] = server.table.replica_count(server.ctx.id)
     return figures

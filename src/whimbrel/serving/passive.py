@@ -20,14 +20,16 @@ ALLOWED: Final = frozenset(
         "addClusterViewListener", "localBackupListener", "createProxy", "createProxies",
         "getDistributedObjects", "addDistributedObjectListener",
         "removeDistributedObjectListener", "statistics", "sendSchema", "fetchSchema",
-        "sendAllSchemas",
+        "sendAllSchemas", "addMigrationListener", "removeMigrationListener",
+        "addPartitionLostListener", "removePartitionLostListener",
     )
 ) | frozenset(
     f"Map.{method}"
     for method in (
         "get", "containsKey", "getAll", "getEntryView", "fetchKeys", "fetchEntries", "size",
         "isEmpty", "containsValue", "keySet", "values", "entrySet", "addEntryListener",
-        "addEntryListenerToKey", "removeEntryListener",
+        "addEntryListenerToKey", "removeEntryListener", "addPartitionLostListener",
+        "removePartitionLostListener",
     )
 )  # fmt: skip
 """Requests that run in PASSIVE; the test that walks all requests keeps it complete."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.member import Member
+from whimbrel.core.merging.target import MergeWait
 from whimbrel.core.model import ClusterState, MemberList, members_came, members_left
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import FAILED_STALE
@@ -32,6 +33,7 @@ from whimbrel.serving.listeners import Listeners, MapEvent
 from whimbrel.serving.outputs import BULK, Output, ToClient, ToPeer
 from whimbrel.serving.parking import ParkingLot
 from whimbrel.serving.passive import REFUSED_TYPES, refusal
+from whimbrel.serving.protection import Protection
 from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import (
     IN_FLIGHT_MAX,
@@ -116,6 +118,7 @@ class Server:
         self.listeners = Listeners(self, self.maps.listened)
         self.grid = GridEvents(self)
         self.views = Views(self)
+        self.protection = Protection(self)
         self.intake = Intake(self)
         self.only_read = False
         """Whether what a client sent last were nothing but reads that are answered by now."""
@@ -354,6 +357,7 @@ class Server:
     def members_changed(self, old: MemberList, new: MemberList) -> None:
         """The member list changed: tell clients, end calls to those who left."""
         self.is_passive = new.state is ClusterState.PASSIVE
+        self.protection.members_changed()
         for member in members_left(old, new):
             self.listeners.member_left(member)
             for call in self.calls.member_left(member):
@@ -459,7 +463,7 @@ class Server:
                         self.deliver(owner, payload)
                 elif isinstance(owner, Connection) and isinstance(payload, int):
                     self._release_backups(owner, payload, reply.released)
-            elif isinstance(owner, WriteGroup):
+            elif isinstance(owner, WriteGroup | MergeWait):
                 owner.take(reply)
 
     def _fail_write(self, origin: Origin, correlation: int, reason: str) -> None:

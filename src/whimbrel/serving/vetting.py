@@ -113,6 +113,12 @@ def _check_entries(message: m.RegistryTold, _: int) -> None:
             raise ProtocolError("a registry value of no form", reason="registry_entry") from None
 
 
+def _check_merge(message: m.MergeRequested, partition_count: int) -> None:
+    pid = message.partition_id
+    _demand(0 <= pid < partition_count, f"there is no partition {pid}", "partition_id")
+    _demand(0 < len(message.name) <= KEY_LENGTH_MAX, "a map name's length", "name")
+
+
 _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.JoinRequested: _check_join,
     m.JoinersTold: _check_joiners,
@@ -121,6 +127,7 @@ _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.ClaimAnswered: lambda message, _: _check_list(message.list),
     m.RoleChangeAnswered: _check_role_answer,
     m.RegistryTold: _check_entries,
+    m.MergeRequested: _check_merge,
     m.TablePublished: lambda message, n: _check_migrations(message.completed, n),
     m.StateAnswered: lambda message, n: _check_migrations((*message.completed, *message.active), n),
     m.MigrationRequested: lambda message, n: _check_migrations(

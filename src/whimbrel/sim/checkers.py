@@ -1,6 +1,7 @@
 """Every rule a run is judged by, as one list.
 
-The rules stand in ``check_views``, ``check_table``, ``check_data`` and ``check_history``; L1 is
+The rules stand in ``check_views``, ``check_table``, ``check_data``, ``check_history`` and
+``check_merge``; L1 is
 the run's own affair, X3 is shown by running a seed twice.
 """
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.sim.check_data import DATA_CHECKERS
 from whimbrel.sim.check_history import HISTORY_CHECKERS
+from whimbrel.sim.check_merge import MERGE_CHECKERS
 from whimbrel.sim.check_table import TABLE_CHECKERS
 from whimbrel.sim.check_views import VIEW_CHECKERS
 from whimbrel.sim.watch import Checker
@@ -22,6 +24,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     *TABLE_CHECKERS,
     *DATA_CHECKERS,
     *HISTORY_CHECKERS,
+    *MERGE_CHECKERS,
 )
 
 

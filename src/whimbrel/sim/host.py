@@ -40,6 +40,7 @@ from whimbrel.sim.network import Pipe
 from whimbrel.wire import links as wire_links
 
 if TYPE_CHECKING:
+    from whimbrel.core.merging.leftovers import SplitData
     from whimbrel.sim.world import World
 
 BACKLOG_MAX = 200_000
@@ -96,8 +97,10 @@ class Host:
 
     # -- life -----------------------------------------------------------------------------
 
-    def start(self, join_addresses: tuple[Address, ...]) -> None:
-        """Start a process under a fresh identity."""
+    def start(
+        self, join_addresses: tuple[Address, ...], split_data: SplitData | None = None
+    ) -> None:
+        """Start a process under a fresh identity, maybe with what it held in a split."""
         world = self.world
         self.incarnation += 1
         self.is_up, self.is_silent, self.is_paused = True, False, False
@@ -109,6 +112,8 @@ class Host:
         )
         self.engine = world.make_engine(self.info, world.plan.settings, self._clock_us())
         self.info = self.engine.member.ctx.me
+        if split_data is not None:
+            self.engine.member.take_over(split_data)
         world.probes_attach(self)
         world.trace.mark(world.now_us, self.name, "start", self.info.id[:8])
         self._schedule_tick()
@@ -415,9 +420,10 @@ class Host:
         world = self.world
         world.trace.mark(world.now_us, self.name, "expelled", output.reason)
         world.host_expelled(self)
+        data = None if self.engine is None else self.engine.member.split_data
         self.end("expelled", keep_sent=True)
         world.break_links_to(self, notice=True)
-        self.start(world.join_addresses())
+        self.start(world.join_addresses(), data)
 
     def _stopped(self, output: Stopped) -> None:
         world = self.world

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from whimbrel.core.ids import Address, MemberId, PartitionId, Row, index_in
+from whimbrel.core.merging.policies import latest_update
 from whimbrel.core.messages import MigrationCommitRequested, MigrationDataAnswered
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, Step, Verdict
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures.record import EntryView
 from whimbrel.serving.engine import Engine
 
 
@@ -271,6 +273,22 @@ def promoted_from_cold(engine: Engine) -> None:
     replace(keeper, "change", swap)
 
 
+def merged_by_wall_clock(engine: Engine) -> None:
+    """A merge compares times, whatever the map's policy says."""
+
+    def ask(
+        policy: object, name: str, existing: EntryView | None, merging: EntryView
+    ) -> bytes | None:
+        return latest_update(existing, merging)
+
+    replace(engine.member.merging.target, "_ask", ask)
+
+
+def dropped_by_the_smaller_part(engine: Engine) -> None:
+    """A part that yields forgets what it held and counts nothing."""
+    replace(engine.member, "_keep_for_merge", lambda: None)
+
+
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
@@ -294,6 +312,8 @@ BUGS: dict[str, Bug] = {
         Bug(left_with_data, "a member leaves with its data", "leave", ("D6", "D7", "D1", "L1")),
         Bug(timer_generation_ignored, "old timers count", "swarm", ("X1", "L1", "X2")),
         Bug(own_pause_unnoticed, "a pause is taken for others' death", "pause", ("M4", "M5", "L1")),
+        Bug(merged_by_wall_clock, "a merge goes by the clock only", "split", ("D10",)),
+        Bug(dropped_by_the_smaller_part, "data of a split are dropped", "split", ("D10",)),
         Bug(promoted_from_cold, "the coldest is promoted", "kill", ("D7", "P2", "X2", "D1")),
     )
 }

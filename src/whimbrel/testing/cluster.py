@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from whimbrel.errors import OperationError, UsageError
+from whimbrel.testing.fault_proxy import FaultNetwork
 from whimbrel.testing.waiting import get_document, wait_until
 
 HOST = "127.0.0.1"
@@ -157,6 +158,7 @@ class LocalCluster:
         folder: Path | None,
         *,
         count_ports: bool = False,
+        network: FaultNetwork | None = None,
     ) -> None:
         """Prepare; nothing is started before ``start``.
 
@@ -167,6 +169,7 @@ class LocalCluster:
             folder: Where logs go and stay; None is a temporary folder that is removed.
             count_ports: Let data ports count upward from the default, with admin ports 3000
                 above, instead of taking any that are free.
+            network: Between the members, to be cut and healed; the caller closes it.
         """
         if not 1 <= members <= MEMBERS_MAX:
             raise UsageError(f"a local cluster has 1 to {MEMBERS_MAX} members, not {members}")
@@ -174,6 +177,7 @@ class LocalCluster:
         self.members: list[LocalMember] = []
         self._wanted = members
         self._count_ports = count_ports
+        self._network = network
         self._settings = dict(settings)
         self._is_ours = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="whimbrel-cluster-"))
@@ -212,7 +216,11 @@ class LocalCluster:
         """Start a process without waiting for it; see ``LocalMember.await_ready``."""
         if len(self.members) >= MEMBERS_MAX:
             raise UsageError(f"a local cluster starts at most {MEMBERS_MAX} members")
-        command = self.command(port, lite, {**self._settings, **(settings or {})})
+        chosen = {**self._settings, **(settings or {})}
+        if self._network is not None:
+            advertised, port = self._network.add(len(self.members))
+            chosen["network.advertise"] = f"{HOST}:{advertised}"
+        command = self.command(port, lite, chosen)
         member = LocalMember(len(self.members), command, self.folder)
         self.members.append(member)
         return member
@@ -223,7 +231,7 @@ class LocalCluster:
         command += ["--host", HOST]
         if port or not self._count_ports:
             command += ["--port", str(port), "--admin-port", "0"]
-        known = ",".join(member.address for member in self.running() if member.port)
+        known = ",".join(self._join_address(member) for member in self.running() if member.port)
         if known:
             command += ["--join", known]
         if lite:
@@ -232,6 +240,12 @@ class LocalCluster:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             command += ["--set", f"{key}={text}"]
         return command
+
+    def _join_address(self, member: LocalMember) -> str:
+        """Where other members find a member."""
+        if self._network is None:
+            return member.address
+        return self._network.address_of(member.index)
 
     def add_member(
         self,
@@ -381,6 +395,7 @@ def local_cluster(
     name: str | None = None,
     settings: Mapping[str, object] | None = None,
     folder: str | os.PathLike[str] | None = None,
+    network: FaultNetwork | None = None,
 ) -> LocalCluster:
     """Real member processes on this machine, as a context manager.
 
@@ -392,10 +407,11 @@ def local_cluster(
         name: The cluster's name; by default one that nobody else uses.
         settings: Configuration keys for every member, as ``--set`` takes them.
         folder: Where logs go and stay; by default a temporary folder that is removed.
+        network: Between the members, to be cut and healed; the caller closes it.
 
     Raises:
         UsageError: There is no such number of members.
     """
     chosen = name or f"local-{os.getpid()}-{next(_numbers)}"
     place = None if folder is None else Path(folder)
-    return LocalCluster(members, chosen, settings or {}, place)
+    return LocalCluster(members, chosen, settings or {}, place, network=network)

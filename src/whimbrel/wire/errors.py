@@ -19,6 +19,7 @@ from whimbrel.errors import (
     ProtocolError,
     RetryableError,
     SerializationError,
+    SplitBrainProtectionError,
     StateForbidsError,
     UnsupportedError,
     UsageError,
@@ -40,6 +41,7 @@ ILLEGAL_STATE: Final = 27
 MEMBER_LEFT: Final = 33
 OPERATION_TIMEOUT: Final = 38
 PARTITION_MIGRATING: Final = 39
+SPLIT_BRAIN_PROTECTION: Final = 42
 RETRYABLE: Final = 46
 RETRYABLE_IO: Final = 47
 SOCKET: Final = 50
@@ -167,6 +169,7 @@ _BY_ERROR: tuple[tuple[type[GridError], int], ...] = (
     (IndeterminateError, INDETERMINATE),
     (PartitionLostError, GENERIC),
     (OverloadedError, OVERLOAD),
+    (SplitBrainProtectionError, SPLIT_BRAIN_PROTECTION),
     (UnsupportedError, UNSUPPORTED_OPERATION),
     (StateForbidsError, ILLEGAL_STATE),
     (IllegalStateError, ILLEGAL_STATE),
@@ -181,6 +184,7 @@ _BY_CODE: dict[int, type[GridError]] = {
     **dict.fromkeys(ALWAYS_RETRIED, RetryableError),
     INDETERMINATE: IndeterminateError,
     OVERLOAD: OverloadedError,
+    SPLIT_BRAIN_PROTECTION: SplitBrainProtectionError,
     UNSUPPORTED_OPERATION: UnsupportedError,
     SERIALIZATION: SerializationError,
     AUTHENTICATION: AuthenticationError,

@@ -14,6 +14,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.effects import LinkUnwanted, LinkWanted, MembersChanged, Stopped
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import Detector
+from whimbrel.core.membership.parts import data_member_count, master_address
 from whimbrel.core.messages import MembersPublished, SuspicionTold
 from whimbrel.core.model import MemberInfo, MemberList
 
@@ -46,6 +47,8 @@ class Room:
         self.accepted: MemberId | None = None
         """The claimant whose claim we accepted and whose list we wait for."""
         self.is_claiming = False
+        self.is_split = False
+        """Whether we were expelled by a part of the cluster that had gone its own way (M6)."""
         self.join_addresses: tuple[Address, ...] = ()
         self.former: dict[Address, MemberId] = {}
         """Where removed members listened, unless they left gracefully; oldest first."""
@@ -158,7 +161,14 @@ class Room:
     def suspicion(self, to: MemberId) -> SuspicionTold:
         """What we tell somebody who is not on our list."""
         members = self.ctx.members
-        return SuspicionTold(members.version, members.master, members.ids(), to)
+        return SuspicionTold(
+            members.version,
+            members.master,
+            members.ids(),
+            to,
+            data_member_count(members),
+            master_address(members),
+        )
 
     def _tell_removed(self, removed: list[MemberInfo]) -> None:
         for info in removed:

@@ -3,7 +3,8 @@
 Knows when to tell somebody that the cluster goes on without it, when to believe that about
 ourselves, and how a master looks for a part of the cluster that it lost sight of. When two parts
 that went separate ways meet, the weaker one gives way: fewer members, then the lower list version,
-then the greater id of its master. Both sides compute the same from one list each.
+then the greater id of its master. Both sides compute the same from one list each. Two lists without
+a common member are a split: then ``parts`` decides, and the weaker part's data are merged.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import FOLLOWS_ANOTHER
 from whimbrel.core.membership.heartbeats import Heartbeats
+from whimbrel.core.membership.parts import is_apart, is_weaker
 from whimbrel.core.membership.room import Phase, Room
 from whimbrel.core.messages import ProbeAnswered, ProbeRequested, SuspicionTold
 
@@ -85,6 +87,7 @@ class Strangers:
             if ctx.is_master:
                 for member in ctx.others():
                     ctx.send(member, msgspec.structs.replace(told, to=member))
+            room.is_split = is_apart(ctx.members, told)
             room.expel(f"list version {told.list_version} of master {told.master} is without us")
         elif ctx.is_member(sender):
             # It lives in a weaker part of the cluster: for ours it is dead.
@@ -113,6 +116,8 @@ class Strangers:
         if version > ours.version and self._heartbeats.was_paused():
             # While we slept they went on, with writes that we know nothing of.
             return True
+        if told.master_address and is_apart(ours, told):
+            return is_weaker(ours, told)
         if (len(theirs), version) != (len(mine), ours.version):
             return (len(theirs), version) > (len(mine), ours.version)
         return (told.master or "") < (ours.master or "")

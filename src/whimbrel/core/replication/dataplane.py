@@ -56,7 +56,7 @@ _unpack_prefix = PREFIX.unpack_from
 _unpack_counter = struct.Struct("<Q").unpack_from
 _unpack_correlation = struct.Struct("<q").unpack_from
 
-StoreFactory = Callable[[], Store]
+StoreFactory = Callable[[str], Store]
 BackupCounts = Callable[[str], tuple[int, int]]
 
 
@@ -110,7 +110,7 @@ class DataPlane:
 
         Args:
             service: The part of a namespace before the slash.
-            factory: Makes an empty store.
+            factory: Makes an empty store for the structure of a given name.
             counts: (sync, async) backups of the structure of a given name.
         """
         self._services[service] = (factory, counts)
@@ -129,7 +129,7 @@ class DataPlane:
             raise SerializationError(f"no service is responsible for {namespace}")
         factory, counts = known
         sync, asynchronous = settings or counts(name)
-        return Fragment(pid, namespace, factory(), sync, asynchronous)
+        return Fragment(pid, namespace, factory(name), sync, asynchronous)
 
     def partition(self, pid: int) -> PartitionReplica:
         """The partition with this number."""

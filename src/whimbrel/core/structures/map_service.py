@@ -13,10 +13,11 @@ with its last entry only: backups are acknowledged in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from whimbrel.core.ids import Namespace
+from whimbrel.core.structures.counting_store import CountingMapStore
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import (
     DATA_HEADER_BYTES,
@@ -36,6 +37,7 @@ from whimbrel.errors import RetryableError, UsageError
 if TYPE_CHECKING:
     from whimbrel.core.replication.dataplane import DataPlane
     from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+    from whimbrel.core.replication.outbox import PendingReply
 
 SERVICE: Final = "map"
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -56,6 +58,7 @@ REMOVED: Final = 2
 UPDATED: Final = 4
 EVICTED: Final = 8
 EXPIRED: Final = 16
+MERGED: Final = 128
 
 Event = tuple[str, int, bytes, bytes | None, bytes | None]
 """(map, flag, key Data, value, old value). There is none for a partition's share of a clear or an
@@ -79,7 +82,13 @@ class MapService:
         self._ctx = plane.ctx
         self._limits: dict[str, tuple[int, int]] = {}
         self._sweep_at = 0
-        plane.register(SERVICE, MapStore, self._backup_counts)
+        plane.register(SERVICE, self._new_store, self._backup_counts)
+
+    def _new_store(self, name: str) -> MapStore:
+        """An empty store; one that counts reads where the merge policy compares them."""
+        if self._ctx.settings.map_settings(name).merge_policy == "HigherHits":
+            return CountingMapStore()
+        return MapStore()
 
     def _backup_counts(self, name: str) -> tuple[int, int]:
         settings = self._ctx.settings.map_settings(name)
@@ -279,6 +288,53 @@ class MapService:
             if position == last:
                 plane.reply, plane.ack_to = reply, ack_to
             self._write(partition, name, key, value, DEFAULT_SPAN, DEFAULT_SPAN)
+
+    def merge(
+        self,
+        partition: PartitionReplica,
+        name: str,
+        stored: bytes,
+        incoming: MapStore,
+        decide: Callable[[EntryView | None, EntryView], bytes | None],
+        reply: PendingReply,
+    ) -> str:
+        """Merge one entry of a part of a split cluster; limits on its life go on as they were.
+
+        Args:
+            partition: The key's partition.
+            name: The map.
+            stored: Stored key of the entry in ``incoming``.
+            incoming: Holds the merging entry.
+            decide: The value to keep, or None to leave what is there.
+            reply: Waits for the backups of the change.
+
+        Returns:
+            What became of the entry: a field of ``MergeCounts``.
+
+        Raises:
+            RetryableError: We are not the primary, or the partition is migrating.
+        """
+        fragment = self._open(partition, name)
+        store = cast("MapStore", fragment.store)
+        now_ms = self._ctx.wall_ms
+        merging = incoming.entry_view(stored, now_ms)
+        if merging is None:
+            return "expired"
+        if store.timings:
+            self._reap(partition, fragment, stored)
+        existing = store.entry_view(stored, now_ms)
+        old = None if existing is None else existing.value
+        value = decide(existing, merging)
+        if old is not None and (value is None or same_value(value, old)):
+            return "same" if same_value(old, merging.value) else "discarded"
+        if value is None:
+            return "discarded"
+        taken = value if not same_value(value, merging.value) else None
+        operation = store.put_merged(stored, incoming, taken, now_ms)
+        self.plane.replicate(partition, fragment, operation, reply)
+        if self.listened and self.listened.get(name):
+            self.events.append((name, MERGED, store.key_data(stored), value, old))
+        return "added" if old is None else "replaced"
 
     # -- whole maps -----------------------------------------------------------------------
 

@@ -227,6 +227,22 @@ class MapStore:
             return old, self._put_operation(key, record)
         return old, b"".join((_pack_operation(PUT, len(key)), key, record))
 
+    def put_merged(self, key: bytes, source: MapStore, value: bytes | None, now_ms: int) -> bytes:
+        """Store an entry of another store with its times and limits; the backup operation.
+
+        Args:
+            key: Stored key; ``source`` has it.
+            source: Where the entry comes from.
+            value: Another value's Data to store in place of the entry's own, written now.
+            now_ms: Wall clock.
+        """
+        timing, key_hash = source.timings.get(key, b""), source._hashes.get(key, b"")
+        if value is not None:
+            return self.put(key, value, now_ms, timing, key_hash)[1]
+        record = source.records[key]
+        self._store(key, record, timing, key_hash)
+        return self._put_operation(key, record)
+
     def set_timing(self, key: bytes, ttl_ms: int, max_idle_ms: int, now_ms: int) -> bytes | None:
         """Give an entry other limits, counted from now; None when the key is not there."""
         record = self.records.get(key)

@@ -1,0 +1,40 @@
+"""Two parts of a cluster that went separate ways: which of them gives way (M6, facts section 6).
+
+Each side knows its own list and what the other tells about its own. The rule uses nothing else, so
+both come to the same answer: more data members win; of equal parts the one whose master has the
+smaller ``host:port``. Two parts never have the same master address, because two processes cannot
+listen at one.
+"""
+
+from __future__ import annotations
+
+from whimbrel.core.messages import SuspicionTold
+from whimbrel.core.model import MemberList
+
+
+def data_member_count(members: MemberList) -> int:
+    """Members of a list that may hold data."""
+    return sum(not info.lite for info in members.members)
+
+
+def master_address(members: MemberList) -> str:
+    """``host:port`` of a list's master; empty for an empty list."""
+    return str(members.members[0].address) if members.members else ""
+
+
+def is_apart(ours: MemberList, told: SuspicionTold) -> bool:
+    """Whether the lists have no member in common: two clusters, not one that removed somebody."""
+    return bool(told.members) and not any(ours.get(member) for member in told.members)
+
+
+def is_weaker(ours: MemberList, told: SuspicionTold) -> bool:
+    """Whether our part merges into the one that told us of its list.
+
+    Args:
+        ours: Our list.
+        told: Of a list without any of our members (``is_apart``), with weight and master address.
+    """
+    mine, theirs = data_member_count(ours), told.data_members
+    if mine != theirs:
+        return mine < theirs
+    return master_address(ours) > told.master_address

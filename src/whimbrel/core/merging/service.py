@@ -1,0 +1,229 @@
+"""The room that brings what an earlier incarnation held into the cluster (facts section 6).
+
+    next incarnation                              primary of the partition
+      | joins, tells structures and schemas           |
+      | MergeRequested(call, map, chunk) ------------>|  policy, write, backups
+      |<------------- MergeAnswered(call, counts) ----|
+      | ... at most IN_FLIGHT_MAX chunks, one per fragment, each repeated until it is answered
+
+Knows leftovers, chunks and counts. The policy is asked at the primary (``target``). What cannot be
+merged any more is reported with its number of entries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from whimbrel.core.context import Context
+from whimbrel.core.ids import MemberId
+from whimbrel.core.merging.leftovers import Leftover, SplitData
+from whimbrel.core.merging.target import MergeTarget
+from whimbrel.core.messages import MergeAnswered, MergeCounts, MergeRequested, Message
+from whimbrel.core.partition.table import PartitionTable
+from whimbrel.core.registry import Registry
+from whimbrel.core.replication.dataplane import DataPlane
+from whimbrel.core.structures.map_service import MapService
+
+STEP_TIMER = "merging.step"
+STEP_US = 200_000
+"""Pause before a refused chunk is offered again."""
+IN_FLIGHT_MAX = 4
+"""Chunks under way at once."""
+CHUNK_BYTES_MAX = 65_536
+"""A chunk ends with the entry that reaches this size."""
+DRAIN_TIMEOUT_US = 60_000_000
+"""A leave waits for the merge while it makes progress within this time."""
+
+
+class _Piece:
+    """A chunk under way."""
+
+    __slots__ = ("after", "is_refused", "leftover", "message", "sent_us")
+
+    def __init__(self, leftover: Leftover, message: MergeRequested, after: int) -> None:
+        self.leftover = leftover
+        self.message = message
+        self.after = after
+        self.is_refused = False
+        self.sent_us = 0
+
+
+class Merging:
+    """Merges leftovers, and answers for the totals of this incarnation.
+
+    Attributes:
+        totals: What became of the entries, by map.
+        lost: Entries that could not be merged and are gone.
+        on_done: Called once when the last entry is merged, if somebody waits for that.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        plane: DataPlane,
+        maps: MapService,
+        registry: Registry,
+        table: PartitionTable,
+    ) -> None:
+        self._ctx = ctx
+        self._registry = registry
+        self._table = table
+        self.target = MergeTarget(ctx, plane, maps, registry, self._answer)
+        self.totals: dict[str, MergeCounts] = {}
+        self.lost = 0
+        self.on_done: Callable[[], None] | None = None
+        self._waiting: deque[Leftover] = deque()
+        self._active: dict[int, _Piece] = {}
+        self._adopted = True
+        self._entries: SplitData | None = None
+        self._progress_us = 0
+
+    # -- looking --------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether entries wait to be merged."""
+        return bool(self._waiting or self._active)
+
+    @property
+    def remaining(self) -> int:
+        """Entries that are not merged yet."""
+        active = sum(piece.leftover.remaining for piece in self._active.values())
+        return active + sum(leftover.remaining for leftover in self._waiting)
+
+    # -- life -----------------------------------------------------------------------------
+
+    def take_over(self, data: SplitData) -> None:
+        """Keep what the incarnation before left, until we are in a cluster."""
+        self._entries = data
+        self._waiting.extend(data.leftovers)
+
+    def joined(self) -> None:
+        """We are in a cluster: tell what structures and schemas there were, then merge."""
+        data, self._entries = self._entries, None
+        if data is None:
+            return
+        if not data.leftovers and not data.entries:
+            return
+        self._ctx.note(
+            "split_brain.merging", entries=data.entry_count, fragments=len(data.leftovers)
+        )
+        self._adopted = not self._registry.adopt(data.entries)
+        self._progress_us = self._ctx.now_us
+        self._ctx.arm(STEP_TIMER, 0)
+
+    def hand_over(self) -> list[Leftover]:
+        """What is left, for the incarnation after this one."""
+        left = [*self._waiting, *(piece.leftover for piece in self._active.values())]
+        self._waiting.clear()
+        self._active.clear()
+        return [leftover for leftover in left if leftover.remaining]
+
+    def abandon(self, reason: str) -> None:
+        """The member ends: what is not merged is lost, and that is said."""
+        left = self.remaining
+        if left:
+            self.lost += left
+            self._waiting.clear()
+            self._active.clear()
+            self._ctx.note("split_brain.lost", "error", entries=left, reason=reason)
+
+    # -- steps ----------------------------------------------------------------------------
+
+    def on_timer(self, key: str) -> None:
+        """Go on; offer again what was refused or not answered."""
+        if not self.is_active:
+            self._finish()
+            return
+        ctx = self._ctx
+        if not self._adopted:
+            # entries of a map that the primary has not heard of would count as destroyed
+            self._adopted = not self._registry.announcing_count()
+        if self._adopted:
+            for piece in list(self._active.values()):
+                age_us = ctx.now_us - piece.sent_us
+                if piece.is_refused or age_us >= ctx.settings.call_timeout_us:
+                    self._send(piece)
+            self._fill()
+        if self.on_done is not None and ctx.now_us - self._progress_us > DRAIN_TIMEOUT_US:
+            self.abandon("the member was told to leave and the merge made no progress")
+            self._finish()
+        elif self.is_active:
+            ctx.arm(STEP_TIMER, STEP_US)
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._active) < IN_FLIGHT_MAX:
+            leftover = self._waiting.popleft()
+            chunk, hits, after = leftover.next_chunk(CHUNK_BYTES_MAX)
+            call = self._ctx.next_number()
+            message = MergeRequested(call, leftover.partition_id, leftover.name, chunk, hits)
+            piece = self._active[call] = _Piece(leftover, message, after)
+            self._send(piece)
+
+    def _send(self, piece: _Piece) -> None:
+        """Offer a chunk to the present primary; without one it waits for the next step."""
+        ctx = self._ctx
+        primary = self._table.primary(piece.leftover.partition_id)
+        if primary is None or (primary != ctx.id and not ctx.is_member(primary)):
+            piece.is_refused = True
+            return
+        piece.is_refused = False
+        piece.sent_us = ctx.now_us
+        if primary == ctx.id:
+            self.target.on_requested(ctx.id, piece.message)
+        else:
+            ctx.send(primary, piece.message)
+
+    def on_message(self, sender: MemberId, message: Message) -> None:
+        """Take MergeRequested or MergeAnswered."""
+        if isinstance(message, MergeRequested):
+            self.target.on_requested(sender, message)
+        elif isinstance(message, MergeAnswered):
+            self._answered(message)
+
+    def _answer(self, sender: MemberId, answered: MergeAnswered) -> None:
+        if sender == self._ctx.id:
+            self._answered(answered)
+        else:
+            self._ctx.send(sender, answered)
+
+    def _answered(self, answered: MergeAnswered) -> None:
+        piece = self._active.get(answered.call)
+        if piece is None:
+            return
+        if not answered.accepted:
+            piece.is_refused = True
+            return
+        del self._active[answered.call]
+        leftover = piece.leftover
+        leftover.position = piece.after
+        self._progress_us = self._ctx.now_us
+        before = self.totals.get(leftover.name, MergeCounts())
+        self.totals[leftover.name] = add_counts(before, answered.counts)
+        if leftover.remaining:
+            self._waiting.append(leftover)
+        if self.is_active:
+            self._ctx.arm(STEP_TIMER, 0)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Say what became of every map's entries."""
+        self._ctx.disarm(STEP_TIMER)
+        for name in sorted(self.totals):
+            counts = self.totals[name]
+            level = "warning" if counts.discarded or counts.replaced else "info"
+            fields = msgspec.structs.asdict(counts)
+            self._ctx.note("split_brain.merged", level, map=name, **fields)
+        done, self.on_done = self.on_done, None
+        if done is not None:
+            done()
+
+
+def add_counts(one: MergeCounts, other: MergeCounts) -> MergeCounts:
+    """The sums."""
+    names = MergeCounts.__struct_fields__
+    return MergeCounts(*(getattr(one, name) + getattr(other, name) for name in names))

@@ -1,0 +1,135 @@
+"""Rule D10: what a part of a split cluster held is merged by policy, or counted (promise table).
+
+Looked at from outside: what a member held when it was expelled is counted here, and must be found
+in the counts of the incarnation that follows; what a merge does to a key is compared with the
+policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whimbrel.core.effects import Note
+from whimbrel.core.ids import MemberId
+from whimbrel.core.merging.leftovers import hottest_listed
+from whimbrel.core.merging.policies import PUT_IF_ABSENT
+from whimbrel.core.messages import MergeRequested
+from whimbrel.core.registry import MAP_KIND
+from whimbrel.core.structures.map_store import MapStore
+from whimbrel.sim.host import Host
+from whimbrel.sim.stores import replica_of, store_of
+from whimbrel.sim.watch import Checker, member_of
+from whimbrel.sim.world import World
+
+
+class MergesAccounted(Checker):
+    """D10: entry by entry at the primary, in numbers at rest."""
+
+    rule = "D10"
+    messages = (MergeRequested,)
+    sentence = "each entry of a part that yields is merged as its policy says, or counted as gone"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._owed: dict[str, int] = {}
+        self._next: dict[str, int] = {}
+        self._seen: tuple[Host, MemberId, MergeRequested] | None = None
+        self._before: dict[bytes, bytes] = {}
+        self._was_known = False
+
+    # -- numbers --------------------------------------------------------------------------
+
+    def note(self, host: Host, note: Note) -> None:
+        """E: a member is expelled; its engine is still there."""
+        if note.kind == "expelled":
+            member = member_of(host)
+            held = self._held(host) if member.membership.is_split else 0
+            self._next[host.name] = held + self._owed.get(host.name, 0) - self._decided(host)
+
+    def started(self, host: Host) -> None:
+        """The next process of a place answers for what the one before it held."""
+        self._owed[host.name] = self._next.pop(host.name, 0)
+
+    def ended(self, host: Host, reason: str) -> None:
+        """A process that dies takes along what it had not merged."""
+        if reason != "expelled":
+            self._next.pop(host.name, None)
+
+    def quiet(self) -> None:
+        """Q."""
+        for host in self.world.up_hosts():
+            owed = self._owed.get(host.name, 0)
+            known = self._decided(host) + member_of(host).merging.remaining
+            if known != owed:
+                self.fail(f"{owed} entries were handed over, {known} are accounted for", host.name)
+
+    def final(self) -> None:
+        """H: merges end."""
+        for host in self.world.up_hosts():
+            if member_of(host).merging.is_active:
+                self.fail(f"{member_of(host).merging.remaining} entries still wait", host.name)
+
+    @staticmethod
+    def _held(host: Host) -> int:
+        """Entries that the member answers for: of rows of which it is the hottest listed holder."""
+        member = member_of(host)
+        listed = member.ctx.members.ids()
+        return sum(
+            len(fragment.store)
+            for replica in member.dataplane.partitions
+            if hottest_listed(replica.row, listed) == member.ctx.id
+            for fragment in replica.maps.values()
+        )
+
+    @staticmethod
+    def _decided(host: Host) -> int:
+        merging = member_of(host).merging
+        counts = merging.totals.values()
+        return merging.lost + sum(
+            c.added + c.replaced + c.same + c.discarded + c.expired for c in counts
+        )
+
+    # -- entries --------------------------------------------------------------------------
+
+    def received(self, host: Host, sender: MemberId, message: Any) -> None:
+        """E."""
+        self._seen = (host, sender, message)
+        self._before = dict(self._records(host, message))
+        self._was_known = self._is_known(host, sender, message)
+
+    def step(self, host: Host) -> None:
+        """E: with PutIfAbsent what was there stays, and what was missing came."""
+        if self._seen is None or self._seen[0] is not host:
+            return
+        _, sender, message = self._seen
+        self._seen = None
+        settings = self.world.plan.settings.map_settings(message.name)
+        if settings.merge_policy != PUT_IF_ABSENT:
+            return
+        after = self._records(host, message)
+        incoming = MapStore()
+        incoming.ingest_chunk(message.chunk)
+        exists = member_of(host).registry.get(MAP_KIND, message.name) is not None
+        is_merged = exists and not self._was_known and self._is_known(host, sender, message)
+        for key in incoming.keys_now():
+            before, now = self._before.get(key), after.get(key)
+            if key in incoming.timings:
+                continue
+            if before is not None and now != before:
+                self.fail(f"p{message.partition_id}: a merge replaced what was there", host.name)
+            elif before is None and is_merged and now != incoming.records[key]:
+                self.fail(f"p{message.partition_id}: an entry did not come along", host.name)
+
+    @staticmethod
+    def _is_known(host: Host, sender: MemberId, message: MergeRequested) -> bool:
+        target = member_of(host).merging.target
+        key = (sender, message.call)
+        return key in target._answers or key in target._waiting
+
+    @staticmethod
+    def _records(host: Host, message: MergeRequested) -> dict[bytes, bytes]:
+        fragment = replica_of(host, message.partition_id).maps.get(message.name)
+        return {} if fragment is None else store_of(fragment).records
+
+
+MERGE_CHECKERS: tuple[type[Checker], ...] = (MergesAccounted,)

@@ -1,0 +1,419 @@
+"""Two halves go on alone and meet again: who yields, what is merged and counted (M5, M6, L3)."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.engine_pump import Client, Error, Node, quick_settings
+from tests.unit.split_pump import SplitPump, data, totals
+
+from whimbrel.core.effects import Stopped
+from whimbrel.core.merging import policies
+from whimbrel.core.messages import MergeAnswered, MergeRequested
+from whimbrel.core.settings import MapSettings
+from whimbrel.core.structures.map_service import MERGED
+from whimbrel.core.structures.record import EntryView
+from whimbrel.errors import UsageError
+
+KEYS = [f"k{number}" for number in range(20)]
+POLICIES = ("PutIfAbsent", "LatestUpdate", "HigherHits", "Discard", "PassThrough")
+
+
+def make_pump(**changes: object) -> SplitPump:
+    maps = (MapSettings("default"), *(MapSettings(name, merge_policy=name) for name in POLICIES))
+    return SplitPump(quick_settings(**{"maps": maps, **changes}))
+
+
+def split_cluster(pump: SplitPump, name: str) -> tuple[list[Node], list[Node], Client, Client]:
+    """Four members with data in a map, parted three to one; a client in each part."""
+    nodes = list(pump.form(4))
+    first = pump.client(nodes[0])
+    for key in KEYS:
+        pump.put(first, name, key, "common")
+    pump.run(5)
+    big, small = nodes[:3], nodes[3:]
+    pump.separate(60, big, small)
+    return big, small, first, pump.client(small[0], number=2)
+
+
+def handed_over(pump: SplitPump) -> int:
+    """Entries that the smaller part had to merge."""
+    return sum(told["entries"] for told in pump.notes("split_brain.merging"))
+
+
+def test_smaller_side_merges_what_only_it_has() -> None:
+    """M6, L3: the smaller part comes back, its new keys come along, conflicts are counted."""
+    pump = make_pump()
+    big, small, one, other = split_cluster(pump, "m")
+    pump.put(one, "m", "k0", "big")
+    pump.put(other, "m", "k0", "small")
+    pump.put(other, "m", "only-small", "x")
+    pump.put(one, "m", "only-big", "y")
+    pump.heal_and_wait()
+    assert [node.alive for node in big] == [True] * 3
+    assert not small[0].alive
+    assert pump.get(one, "m", "k0") == "big"
+    assert pump.get(one, "m", "only-small") == "x"
+    assert pump.get(one, "m", "only-big") == "y"
+    assert [pump.get(one, "m", key) for key in KEYS[1:]] == ["common"] * (len(KEYS) - 1)
+    found = totals(pump, "m")
+    assert found["discarded"] == 1
+    assert found["replaced"] == 0
+    assert found["added"] >= 1
+    assert sum(found.values()) == handed_over(pump) >= 2
+    (told,) = pump.notes("split_brain.merged")
+    assert {name: told[name] for name in found} == found
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("PutIfAbsent", ("big", "big", "x")),
+        ("LatestUpdate", ("small", "big", "x")),
+        ("HigherHits", ("big", "small", "x")),
+        ("Discard", ("big", "big", None)),
+        ("PassThrough", ("small", "small", "x")),
+    ],
+)
+def test_policy_decides(policy: str, expected: tuple[str | None, ...]) -> None:
+    """M6: fault 70, both halves wrote the same keys; each policy keeps the value it names."""
+    pump = make_pump()
+    _, _, one, other = split_cluster(pump, policy)
+    pump.put(one, policy, "k1", "big")
+    pump.put(other, policy, "k2", "small")
+    pump.run(1)
+    pump.put(other, policy, "k1", "small")
+    pump.put(one, policy, "k2", "big")
+    pump.put(other, policy, "new", "x")
+    for _ in range(5):
+        pump.get(one, policy, "k1")
+        pump.get(other, policy, "k2")
+    pump.heal_and_wait()
+    assert tuple(pump.get(one, policy, key) for key in ("k1", "k2", "new")) == expected
+
+
+def test_both_halves_remove_the_same_key() -> None:
+    """M6: fault 70, what both removed stays away; what one removed comes back from the other."""
+    pump = make_pump()
+    _, _, one, other = split_cluster(pump, "m")
+    for client in (one, other):
+        pump.remove(client, "m", "k3")
+    pump.remove(one, "m", "k4")
+    pump.remove(other, "m", "k5")
+    pump.heal_and_wait()
+    assert [pump.get(one, "m", key) for key in ("k3", "k4", "k5")] == [None, "common", "common"]
+
+
+def test_partition_that_only_the_smaller_side_kept() -> None:
+    """M6, D1: a partition whose replicas were all in the smaller part is whole after the merge."""
+    pump = make_pump(partition_count=31)
+    nodes = list(pump.form(5))
+    one = pump.client(nodes[0])
+    for key in KEYS:
+        pump.put(one, "m", key, "common")
+    pump.run(5)
+    pump.separate(60, nodes[:3], nodes[3:])
+    lost = [key for key in KEYS if pump.get(one, "m", key) is None]
+    assert lost, "no partition had both replicas in the smaller part"
+    pump.heal_and_wait()
+    assert [pump.get(one, "m", key) for key in KEYS] == ["common"] * len(KEYS)
+    assert totals(pump, "m")["added"] == len(lost)
+
+
+def test_three_parts_become_one() -> None:
+    """M6: fault 69, a three-way split healed at once ends in one cluster with everybody's keys."""
+    pump = make_pump()
+    nodes = list(pump.form(4))
+    pump.put(pump.client(nodes[0]), "m", "common", "c")
+    pump.run(5)
+    parts = [nodes[:2], nodes[2:3], nodes[3:]]
+    pump.separate(90, *parts)
+    for number, part in enumerate(parts):
+        pump.put(pump.client(part[0], number=number + 1), "m", f"part{number}", "x")
+    pump.heal_and_wait(240)
+    client = pump.client(nodes[0], number=9)
+    assert [pump.get(client, "m", f"part{number}") for number in range(3)] == ["x"] * 3
+    assert pump.get(client, "m", "common") == "c"
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
+def test_three_parts_heal_in_any_order(order: tuple[int, int, int]) -> None:
+    """M6: fault 69, two of three parts meet first, the third later; no third cluster is left."""
+    pump = make_pump()
+    nodes = list(pump.form(4))
+    parts = [nodes[:2], nodes[2:3], nodes[3:]]
+    pump.run(5)
+    pump.separate(90, *parts)
+    for number, part in enumerate(parts):
+        pump.put(pump.client(part[0], number=number + 1), "m", f"part{number}", "x")
+    first, second, last = order
+    for address, where in list(pump.part_of.items()):
+        pump.part_of[address] = last if where == last else first
+    assert second not in pump.part_of.values()
+    pump.run(120)
+    masters = {node.engine.member.ctx.members.master for node in pump.living()}
+    assert len(masters) == 2
+    pump.heal_and_wait(240)
+    client = pump.client(pump.living()[0], number=9)
+    assert [pump.get(client, "m", f"part{number}") for number in range(3)] == ["x"] * 3
+
+
+def test_split_again_while_merging() -> None:
+    """M6: fault 69, a member that is cut off in the middle of its merge finishes after it."""
+    pump = make_pump()
+    big, small, one, other = split_cluster(pump, "m")
+    pump.put(other, "m", "only-small", "x")
+    pump.dropped = [MergeRequested] * 1000
+    pump.heal()
+    pump.run_until(lambda: small[0].number in pump.successors, 120)
+    fresh = pump.successors[small[0].number]
+    pump.run_until(lambda: fresh.joined and fresh.engine.member.merging.is_active, 60)
+    pump.separate(60, big, [fresh])
+    pump.dropped = []
+    pump.heal_and_wait()
+    assert pump.get(one, "m", "only-small") == "x"
+    assert not pump.notes("split_brain.lost")
+
+
+def test_ttl_goes_on_through_a_merge() -> None:
+    """M6: the moment at which a merged entry expires is the one it had before."""
+    pump = make_pump()
+    _, _, one, other = split_cluster(pump, "m")
+    pump.put(other, "m", "short", "x", ttl_ms=200_000)
+    before = pump.wall_ms
+    pump.heal_and_wait()
+    view = one.call(
+        "Map.getEntryView", pump.pid("short"), name="m", key=data("short"), thread_id=1
+    )["response"]
+    assert view.value == data("x")
+    assert view.expiration_time == before + 200_000
+    pump.run(200)
+    assert pump.get(one, "m", "short") is None
+
+
+def test_listeners_hear_of_merged_entries() -> None:
+    """M6: an entry that a merge changes is told as MERGED, one that stays is not told."""
+    pump = make_pump()
+    _, _, one, other = split_cluster(pump, "m")
+    pump.put(other, "m", "new", "x")
+    pump.put(other, "m", "k1", "small")
+    one.call(
+        "Map.addEntryListener", name="m", include_value=True, listener_flags=0xFFF, local_only=False
+    )
+    pump.heal_and_wait()
+    heard = [fields for _, _, fields in one.taken_events() if fields["event_type"] == MERGED]
+    keys = [fields["key"] for fields in heard]
+    assert data("new") in keys
+    assert data("k1") not in keys
+    assert len(keys) == totals(pump, "m")["added"]
+
+
+def test_lost_answers_change_nothing() -> None:
+    """M6: every request of a merge is repeated until answered and has its effect once."""
+    pump = make_pump()
+    _, _, one, other = split_cluster(pump, "PassThrough")
+    pump.put(other, "PassThrough", "k1", "small")
+    pump.dropped = [MergeAnswered, MergeAnswered, MergeRequested, MergeAnswered]
+    pump.heal_and_wait()
+    assert not pump.dropped
+    assert pump.get(one, "PassThrough", "k1") == "small"
+    found = totals(pump, "PassThrough")
+    assert found["replaced"] == 1
+    assert sum(found.values()) == handed_over(pump) > 1
+
+
+def test_destroyed_meanwhile_stays_destroyed() -> None:
+    """M6: what the bigger part destroyed is not brought back; its entries count as discarded."""
+    pump = make_pump()
+    _, _, one, other = split_cluster(pump, "m")
+    pump.put(other, "m", "k1", "small")
+    one.call("Client.destroyProxy", name="m", service_name="hz:impl:mapService")
+    pump.heal_and_wait()
+    assert totals(pump, "m") == dict.fromkeys(totals(pump, "m"), 0) | {
+        "discarded": handed_over(pump)
+    }
+    assert pump.get(one, "m", "k1") is None
+
+
+def test_created_in_the_smaller_part_exists_afterwards() -> None:
+    """M6: structures that only the smaller part knew are known to all before data come."""
+    pump = make_pump()
+    _, _, one, other = split_cluster(pump, "m")
+    pump.put(other, "made-apart", "a", "x")
+    pump.heal_and_wait()
+    assert pump.get(one, "made-apart", "a") == "x"
+
+
+def test_leave_waits_for_the_merge() -> None:
+    """M6: a member that is told to leave in the middle of its merge finishes it first."""
+    pump = make_pump()
+    _, small, one, other = split_cluster(pump, "m")
+    pump.put(other, "m", "only-small", "x")
+    pump.dropped = [MergeRequested] * 3
+    pump.heal()
+    pump.run_until(lambda: small[0].number in pump.successors, 120)
+    fresh = pump.successors[small[0].number]
+    pump.run_until(lambda: fresh.joined and fresh.engine.member.merging.is_active, 60)
+    pump.leave(fresh)
+    assert pump.get(one, "m", "only-small") == "x"
+    assert not pump.notes("split_brain.lost")
+
+
+def test_what_cannot_be_merged_is_reported() -> None:
+    """M6: a member that ends with entries unmerged says how many are lost."""
+    pump = make_pump()
+    _, small, _, other = split_cluster(pump, "m")
+    pump.put(other, "m", "only-small", "x")
+    pump.dropped = [MergeRequested] * 100_000
+    pump.heal()
+    pump.run_until(lambda: small[0].number in pump.successors, 120)
+    fresh = pump.successors[small[0].number]
+    pump.run_until(lambda: fresh.joined and fresh.engine.member.merging.is_active, 60)
+    pump.run(1)
+    left = fresh.engine.member.merging.remaining
+    assert left > 0
+    fresh.engine.member.ctx.emit(Stopped("told to", 1))
+    fresh.carry_out()
+    (told,) = pump.notes("split_brain.lost")
+    assert told["entries"] == left
+    assert fresh.engine.member.merging.lost == left
+
+
+def test_removed_by_mistake_merges_nothing() -> None:
+    """M5: a member that its own cluster removed drops its copies: the cluster has newer ones."""
+    pump = make_pump()
+    nodes = list(pump.form(3))
+    one = pump.client(nodes[0])
+    for key in KEYS:
+        pump.put(one, "m", key, "old")
+    pump.run(5)
+    removed = nodes[2]
+    for node in nodes[:2]:
+        node.engine.member.membership.detector.gone(removed.id, "test")
+        node.carry_out()
+    pump.run_until(lambda: removed.expelled, 60)
+    pump.run_until(pump.merged, 60)
+    assert removed.engine.member.split_data is None
+    dropped = [note for note in removed.notes if note.kind == "expelled.dropped"]
+    assert dropped and int(dropped[0].fields["entries"] or 0) > 0
+    assert not pump.notes("split_brain.merging")
+    assert [pump.get(one, "m", key) for key in KEYS] == ["old"] * len(KEYS)
+
+
+# -- policies -----------------------------------------------------------------------------
+
+
+def view(value: str, updated_ms: int = 0, hits: int = 0) -> EntryView:
+    return EntryView(data("k"), data(value), 0, 0, updated_ms, 0, 0, hits, 0, 0, 0)
+
+
+def test_ties_keep_what_is_there() -> None:
+    """M6: equal times or hits decide the same way on every member: the present value stays."""
+    there, coming = view("a", 5, 3), view("b", 5, 3)
+    assert policies.latest_update(there, coming) is None
+    assert policies.higher_hits(there, coming) is None
+    assert policies.latest_update(there, view("b", 6)) == data("b")
+    assert policies.higher_hits(there, view("b", 5, 4)) == data("b")
+
+
+def test_names_of_the_field_are_known() -> None:
+    """M6: a policy goes by its short name and by the name it has in the field."""
+    for name in POLICIES:
+        assert policies.resolve(name) == name
+        assert policies.resolve(f"com.hazelcast.spi.merge.{name}MergePolicy") == name
+    with pytest.raises(UsageError, match="known are PutIfAbsent, LatestUpdate"):
+        policies.resolve("Newest")
+
+
+def test_registered_policy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M6: a program's own policy makes a value out of both; one that fails keeps what is there."""
+    monkeypatch.setattr(policies, "_registered", {})
+
+    def both(existing: EntryView | None, merging: EntryView) -> bytes | None:
+        if existing is None:
+            return merging.value
+        if merging.value == data("bad"):
+            raise ValueError("cannot decide")
+        return existing.value + b"+" + merging.value[8:]
+
+    policies.register_merge_policy("both", both)
+    with pytest.raises(UsageError, match="already"):
+        policies.register_merge_policy("PutIfAbsent", both)
+    pump = make_pump(maps=(MapSettings("default", merge_policy="both"),))
+    _, _, one, other = split_cluster(pump, "m")
+    for key, value in (("k1", "small"), ("k2", "bad")):
+        pump.put(one, "m", key, "big")
+        pump.put(other, "m", key, value)
+    pump.heal_and_wait()
+    assert pump.get(one, "m", "k1") == "big+small"
+    assert pump.get(one, "m", "k2") == "big"
+    (told,) = pump.notes("split_brain.policy_failed")
+    assert "cannot decide" in told["problem"]
+
+
+# -- protection ---------------------------------------------------------------------------
+
+
+def refused(pump: SplitPump, client: Client) -> Error:
+    with pytest.raises(Error) as caught:
+        pump.put(client, "m", "k1", "small")
+    return caught.value
+
+
+def test_too_small_a_part_refuses_writes() -> None:
+    """M6: below the minimum size writes get error 42 at once, reads go on; a join ends it."""
+    pump = make_pump(split_brain_minimum_size=2)
+    big, small, one, other = split_cluster(pump, "m")
+    error = refused(pump, other)
+    assert error.code == 42
+    assert "1 data members" in error.text
+    assert "minimum_size asks for 2" in error.text
+    for call in ("Map.clear", "Map.evictAll"):
+        with pytest.raises(Error) as caught:
+            other.call(call, name="m")
+        assert caught.value.code == 42
+    assert other.call("Map.size", name="m") > 0
+    for key in KEYS:
+        pump.put(one, "m", key, "big")
+    protection = small[0].engine.server.protection
+    assert protection.document() == {
+        "minimum_size": 2, "protects": "write", "data_members": 1, "refusing": True,
+    }  # fmt: skip
+    assert small[0].engine.metrics()["split_brain_protection_refusing"] == 1
+    assert small[0].engine.metrics()["refused_split_brain_protection_total"] >= 3
+    pump.heal_and_wait()
+    fresh = pump.successors[small[0].number]
+    pump.put(pump.client(fresh, number=5), "m", "k1", "again")
+    assert not big[0].engine.server.protection.is_refusing
+    assert pump.get(one, "m", "k1") == "again"
+    assert totals(pump, "m")["discarded"] == handed_over(pump) > 1
+
+
+@pytest.mark.parametrize("protects", ["read", "read_write"])
+def test_reads_can_be_refused(protects: str) -> None:
+    """M6: what a small part refuses is configured; whole-map reads are refused with the others."""
+    pump = make_pump(split_brain_minimum_size=2, split_brain_protects=protects)
+    nodes = list(pump.form(2))
+    client = pump.client(nodes[0])
+    pump.put(client, "m", "k1", "x")
+    pump.kill(nodes[1])
+    pump.run(30)
+    for call in (lambda: pump.get(client, "m", "k1"), lambda: client.call("Map.size", name="m")):
+        with pytest.raises(Error) as caught:
+            call()
+        assert caught.value.code == 42
+    if protects == "read":
+        pump.put(client, "m", "k1", "y")
+    else:
+        assert refused(pump, client).code == 42
+    pump.start()
+    pump.run(10)
+    assert pump.get(client, "m", "k1") in ("x", "y")
+
+
+def test_unprotected_cluster_serves_alone() -> None:
+    """M6: without a minimum size nothing is refused and nothing is shown."""
+    pump = make_pump()
+    node = pump.start()
+    pump.run(2)
+    pump.put(pump.client(node), "m", "k1", "x")
+    assert node.engine.server.protection.document() is None
