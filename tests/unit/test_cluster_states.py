@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.engine_pump import Error, Node, Pump, quick_settings
+from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 from tests.unit.test_serving_cluster import check_all, copies, fill, get, put, verify
 
 from whimbrel.core import messages as m
@@ -274,6 +274,15 @@ def test_every_request_is_allowed_or_refused_in_passive(trio: Pump) -> None:
     assert set(SHAPES) >= offered
 
 
+def change(client: Client, request: str) -> None:
+    if request == "put":
+        put(client, 1, "x")
+    elif request == "clear":
+        client.call("Map.clear", name="b1")
+    else:
+        client.call("Client.destroyProxy", name="b1", service_name=MAPS)
+
+
 def test_passive_refuses_writes_and_frozen_does_not(trio: Pump) -> None:
     """GCM-07: in PASSIVE writes and clear fail at once by name, through any member; reads run."""
     clients = [trio.client(node, number=1 + node.number) for node in trio.nodes]
@@ -284,15 +293,9 @@ def test_passive_refuses_writes_and_frozen_does_not(trio: Pump) -> None:
         put(client, 1, "value 1")
     set_state(trio, PASSIVE)
     for client in clients:
-        for call in (
-            lambda c=client: put(c, 1, "x"),
-            lambda c=client: c.call("Map.clear", name="b1"),
-            lambda c=client: c.call(
-                "Client.destroyProxy", name="b1", service_name="hz:impl:mapService"
-            ),
-        ):
+        for request in ("put", "clear", "destroy"):
             with pytest.raises(Error) as failure:
-                call()
+                change(client, request)
             assert failure.value.code == ILLEGAL_STATE and "PASSIVE" in failure.value.text
         verify(client, data)
     set_state(trio, ACTIVE)
@@ -442,7 +445,7 @@ def test_another_stamp_refuses_the_change(trio: Pump) -> None:
     outcome = wish(trio, FROZEN)
     assert "table" in outcome.refusal and outcome.is_passing
     assert states(trio) == {ACTIVE}
-    del table.table_mark  # type: ignore[method-assign]
+    del table.table_mark
     set_state(trio, FROZEN)
 
 
