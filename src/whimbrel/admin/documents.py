@@ -32,6 +32,10 @@ class MemberUnknownError(UsageError):
     """An order or a question names a member that is not on the list."""
 
 
+class ChangeRefusedError(OperationError):
+    """A change of the whole cluster that cannot be made now; nothing has changed."""
+
+
 class ClusterDocuments:
     """Documents about the whole cluster, from where one member stands."""
 
@@ -199,6 +203,18 @@ class ClusterDocuments:
             if any(other.id == info.id for other in self.members()):
                 raise
         return {"member": info.id, "address": str(info.address), "leaving": True}
+
+    async def upgrade(self, version: str) -> Json:
+        """Raise the cluster version.
+
+        Raises:
+            ChangeRefusedError: The master does not obey now; nothing has changed.
+            OperationError: It cannot be reached; it may or may not have obeyed.
+        """
+        found: Json = await self.ask(None, "upgrade", {"version": version})
+        if found["refusal"]:
+            raise ChangeRefusedError(found["refusal"])
+        return found
 
 
 def _unsafe(master: Json, answers: Sequence[tuple[MemberInfo, Any]]) -> str:

@@ -1,7 +1,8 @@
 """Paths, methods and status codes of the admin side. Knows HTTP; documents come from elsewhere.
 
 Errors are JSON objects ``{"error": sentence}``: 400 a question without sense, 403 a foreign page,
-404 an unknown path or member, 405 a wrong method, 413 and 415 a wrong body, 503 nobody answers.
+404 an unknown path or member, 405 a wrong method, 409 a change that is refused now, 413 and 415 a
+wrong body, 503 nobody answers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from whimbrel.admin.documents import ClusterDocuments, MemberUnknownError
+from whimbrel.admin.documents import ChangeRefusedError, ClusterDocuments, MemberUnknownError
 from whimbrel.admin.metrics import CONTENT_TYPE, Metrics
 from whimbrel.core.effects import Note
 from whimbrel.errors import GridError, UsageError
@@ -38,6 +39,12 @@ class ShutdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a shutdown order: a member's uuid or ``host:port``."""
 
     member: str
+
+
+class UpgradeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of an order to raise the cluster version."""
+
+    version: str
 
 
 def make_app(node: Node) -> Starlette:
@@ -68,7 +75,10 @@ class Routes:
             f"{API}/events": self._events,
             f"{API}/plan": self._plan,
         }
-        posts: dict[str, Answer] = {f"{API}/shutdown": self._shutdown}
+        posts: dict[str, Answer] = {
+            f"{API}/shutdown": self._shutdown,
+            f"{API}/upgrade": self._upgrade,
+        }
         self._paths = [*gets, *posts]
         routes = [Route(path, self._safely(get), methods=["GET"]) for path, get in gets.items()]
         routes += [
@@ -89,6 +99,8 @@ class Routes:
                 return await answer(request)
             except MemberUnknownError as problem:
                 return error(404, str(problem))
+            except ChangeRefusedError as problem:
+                return error(409, str(problem))
             except UsageError as problem:
                 return error(400, str(problem))
             except GridError as problem:
@@ -197,6 +209,15 @@ class Routes:
         found = await self._cluster.shutdown(order.member)
         self._node.note(Note("info", "shutdown_ordered", {"member": found["member"]}))
         return document(found, 202)
+
+    async def _upgrade(self, request: Request) -> Response:
+        try:
+            order = msgspec.json.decode(await _body(request), type=UpgradeOrder)
+        except msgspec.DecodeError as problem:
+            raise UsageError(f'the body must be {{"version": VERSION}}: {problem}') from None
+        found = await self._cluster.upgrade(order.version)
+        self._node.note(Note("info", "upgrade_ordered", {"version": found["cluster_version"]}))
+        return document(found)
 
 
 async def _body(request: Request) -> bytes:

@@ -16,6 +16,7 @@ from whimbrel.core.partition.groups import member_groups
 from whimbrel.core.partition.quotas import replica_quotas
 from whimbrel.core.registry import backups_of
 from whimbrel.core.stimuli import LeaveWanted
+from whimbrel.core.upgrade import upgrade_cluster
 from whimbrel.errors import UsageError
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
 
@@ -37,6 +38,12 @@ class LeaveOrder(msgspec.Struct, frozen=True):
     """Names the member that shall leave, so that an order never reaches a successor (P12)."""
 
     member: str
+
+
+class UpgradeOrder(msgspec.Struct, frozen=True):
+    """The cluster version that is wanted."""
+
+    version: str
 
 
 class SizesQuestion(msgspec.Struct, frozen=True):
@@ -63,6 +70,7 @@ class Documents:
             "partition_bytes": self.partition_bytes,
             "plan": self.plan,
             "leave": self.leave,
+            "upgrade": self.upgrade,
         }
 
     # -- looking --------------------------------------------------------------------------
@@ -95,7 +103,16 @@ class Documents:
         ]
         # Text, because readers of JSON in other languages round 64-bit numbers.
         stamp = str(table.stamp)
-        return _encode({"count": table.partition_count, "stamp": stamp, "rows": rows})
+        migrations = self._member.migrations
+        return _encode(
+            {
+                "count": table.partition_count,
+                "cluster_version": self._member.ctx.members.cluster_version,
+                "version": migrations.table_version,
+                "stamp": stamp,
+                "rows": rows,
+            }
+        )
 
     def safety(self, _: bytes = b"") -> bytes:
         """Whether this member's replicas are in step, as far as it knows itself."""
@@ -240,6 +257,11 @@ class Documents:
             raise UsageError(f"this is not member {order.member}")
         self._member.apply(LeaveWanted())
         return _encode({"leaving": True})
+
+    def upgrade(self, arguments: bytes) -> bytes:
+        """Order this master to raise the cluster version; repeating the order is harmless."""
+        order = _decoded(arguments, UpgradeOrder)
+        return _encode(upgrade_cluster(self._member, order.version))
 
     # -- figures --------------------------------------------------------------------------
 

@@ -182,6 +182,10 @@ class Host:
         """Hand a stimulus to the engine, or keep it while the process is paused."""
         self._submit(self._do_handle, (stimulus,), False)
 
+    def order(self, what: str, arguments: bytes) -> None:
+        """An operator's order to the master, given through this member."""
+        self._submit(self._do_order, (what, arguments), False)
+
     def frame_arrived(self, incarnation: int, sender: MemberInfo, kind: int, payload: Any) -> None:
         """A frame of a member's link came out of the network."""
         if incarnation != self.incarnation:
@@ -255,6 +259,11 @@ class Host:
         world.trace.add(world.now_us, self.name, *describe(stimulus))
         world.before_stimulus(self, stimulus)
         engine.handle(stimulus, self._clock_us(), self._wall_ms())
+
+    def _do_order(self, what: str, arguments: bytes) -> None:
+        if self.engine is not None:
+            self.world.trace.add(self.world.now_us, self.name, "order", what)
+            self.engine.ask(None, what, arguments, self._clock_us(), self._wall_ms())
 
     def _do_frame(self, sender: MemberId, kind: int, payload: bytes) -> None:
         engine, world = self.engine, self.world

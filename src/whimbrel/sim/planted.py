@@ -11,7 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from whimbrel.core.ids import Address, MemberId, PartitionId, Row, index_in
-from whimbrel.core.messages import MigrationCommitRequested, MigrationDataAnswered
+from whimbrel.core.messages import (
+    FragmentSent,
+    Message,
+    MigrationCommitRequested,
+    MigrationDataAnswered,
+    MigrationRequested,
+)
+from whimbrel.core.migration.serial.versions import serial_keeper
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, Step, Verdict
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.settings import CoreSettings
@@ -271,6 +278,29 @@ def promoted_from_cold(engine: Engine) -> None:
     replace(keeper, "change", swap)
 
 
+def any_table_version(engine: Engine) -> None:
+    """Below 4.1, a request is taken at any lower version of the table, as if ours were that one.
+
+    So that members are behind at all, the master does not wait until they have the table; alone
+    this only makes requests fail.
+    """
+    migrations = engine.member.migrations
+    loop, keeper = migrations._loop, serial_keeper(migrations._keeper)
+
+    def accept(kind: type[Message]) -> None:
+        take = migrations._handlers[kind]
+
+        def taken(sender: MemberId, message: Any) -> None:
+            keeper.version = max(keeper.version, message.migration.initial_version)
+            take(sender, message)
+
+        migrations._handlers[kind] = taken
+
+    for kind in (MigrationRequested, FragmentSent, MigrationCommitRequested):
+        accept(kind)
+    replace(loop, "_is_repaired", lambda: not loop.repair.is_promoting)
+
+
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
@@ -294,6 +324,7 @@ BUGS: dict[str, Bug] = {
         Bug(left_with_data, "a member leaves with its data", "leave", ("D6", "D7", "D1", "L1")),
         Bug(timer_generation_ignored, "old timers count", "swarm", ("X1", "L1", "X2")),
         Bug(own_pause_unnoticed, "a pause is taken for others' death", "pause", ("M4", "M5", "L1")),
+        Bug(any_table_version, "taken at another table version", "serial-move", ("X2", "P2")),
         Bug(promoted_from_cold, "the coldest is promoted", "kill", ("D7", "P2", "X2", "D1")),
     )
 }

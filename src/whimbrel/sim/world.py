@@ -296,6 +296,12 @@ class World:
         if not host.lite:
             self.budget.shrunk(self.data_member_count())
 
+    def _upgrade(self, event: FaultEvent) -> None:
+        """An operator asks one member for cluster version 4.1; refused orders are given again."""
+        host = self.host_named(event.names[0])
+        if host.is_up and host.joined:
+            host.order("upgrade", b'{"version": "4.1"}')
+
     def _cut(self, event: FaultEvent) -> None:
         self.network.cut(event.names[0], event.names[1])
 
@@ -349,6 +355,7 @@ _VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "pause": World._pause,
     "resume": World._resume,
     "leave": World._leave,
+    "upgrade": World._upgrade,
     "cut": World._cut,
     "heal": World._heal,
     "clog": World._clog,
