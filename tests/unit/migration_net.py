@@ -19,7 +19,14 @@ from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, Row, in
 from whimbrel.core.messages import (
     DATA_CHANNEL,
     FragmentPart,
+    LegacyTableAnswered,
+    LegacyTablePublished,
+    LegacyTableRequested,
+    LegacyVersionPublished,
     Message,
+    PublicationAnswered,
+    StampPublished,
+    TablePublished,
     Vector,
 )
 from whimbrel.core.migration import Migrations
@@ -35,6 +42,15 @@ SETTINGS = CoreSettings(
     partition_count=7,
     migration_chunk_bytes_max=8,
     table_send_interval_us=15 * SECOND,
+)
+TABLES_OF_A_WAY = (
+    TablePublished,
+    StampPublished,
+    PublicationAnswered,
+    LegacyTablePublished,
+    LegacyVersionPublished,
+    LegacyTableAnswered,
+    LegacyTableRequested,
 )
 NO_VECTOR = Vector(0, (0,) * 6)
 
@@ -173,6 +189,7 @@ class Net:
         self.order: list[str] = []
         """The member list, oldest first."""
         self.version = 0
+        self.cluster_version = settings.cluster_version
         self.trace: list[tuple[str, str, Message]] = []
         self.on_send: Callable[[str, str, Message], Verdict] = lambda *_: "deliver"
         self.delay_us: Callable[[bool], int] = lambda _is_data: MS
@@ -221,7 +238,7 @@ class Net:
         """Tell every live member the list, at once or later."""
         self.version += 1
         members = tuple(self.nodes[name].info for name in self.order)
-        new = MemberList(self.version, members)
+        new = MemberList(self.version, members, cluster_version=self.cluster_version)
         for name in list(self.order):
             delay = (delays_us or {}).get(name, 0)
             if delay:
@@ -240,6 +257,11 @@ class Net:
             node.room.view_changed(old, new)
             if new.master == node.id and old.master != node.id:
                 node.room.became_master()
+
+    def upgrade(self, delays_us: dict[str, int] | None = None) -> None:
+        """The cluster gets version 4.1."""
+        self.cluster_version = "4.1"
+        self.view(delays_us)
 
     def leave(self, *names: str) -> None:
         """Members ask the master to leave."""
@@ -309,7 +331,9 @@ class Net:
         arrives = node.alive and (sender.alive or sender.tail_arrives)
         if arrives and node.ctx.is_member(sender.id):  # others are dropped before they get here
             with self.step(node):
-                assert node.room.on_message(sender.id, message)
+                taken = node.room.on_message(sender.id, message)
+                # A table of the other way comes from before or after a switch of the version.
+                assert taken or isinstance(message, TABLES_OF_A_WAY)
 
     def restore_link(self, a: str, b: str) -> None:
         """Both ends notice that the broken link stands again."""

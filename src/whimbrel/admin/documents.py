@@ -255,7 +255,8 @@ class ClusterDocuments:
                 if found["refusal"]:
                     problem = str(found["refusal"])
                     if not found["passing"] or now_s >= passing_end_s:
-                        raise ChangeRefusedError(f"the cluster state cannot change now: {problem}")
+                        what = "state" if state else "version"
+                        raise ChangeRefusedError(f"the cluster {what} cannot change now: {problem}")
                     attempt += 1
             await asyncio.sleep(CHANGE_POLL_S)
         raise OperationError(

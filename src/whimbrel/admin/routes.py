@@ -58,6 +58,12 @@ class ShutdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     member: str
 
 
+class UpgradeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of an order to raise the cluster version."""
+
+    version: str
+
+
 def make_app(node: Node) -> Starlette:
     """The application of one member."""
     return Routes(node).app()
@@ -93,6 +99,7 @@ class Routes:
             f"{API}/state": self._state,
             f"{API}/promote": self._role("promote"),
             f"{API}/demote": self._role("demote"),
+            f"{API}/upgrade": self._upgrade,
         }
         self._paths = [*gets, *posts]
         routes = [Route(path, self._safely(get), methods=["GET"]) for path, get in gets.items()]
@@ -252,6 +259,17 @@ class Routes:
             return document(found, 200 if found["done"] else 202)
 
         return handle
+
+    async def _upgrade(self, request: Request) -> Response:
+        try:
+            order = msgspec.json.decode(await _body(request), type=UpgradeOrder)
+        except msgspec.DecodeError as problem:
+            raise UsageError(f'the body must be {{"version": VERSION}}: {problem}') from None
+        if not order.version:
+            raise UsageError("the body names no version")
+        found = await self._cluster.change_cluster("", order.version)
+        self._node.note(Note("info", "upgrade_ordered", {"version": found["cluster_version"]}))
+        return document(found)
 
 
 async def _body(request: Request) -> bytes:

@@ -53,6 +53,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("promote", "role", "Make a lite member a data member"),
     Command("demote", "role", "Make a data member a lite member"),
     Command("shutdown", "shutdown", "Make a member leave gracefully"),
+    Command("upgrade", "upgrade", "Raise the version of the cluster"),
     Command("repair", "act", "Compare and mend backups now"),
     Command("balance", "act", "Plan again now"),
     Command("backup", "pipeline", "Copy maps to files, as a Spark job"),

@@ -136,6 +136,14 @@ def _choice(name: str, section: str, field: str, doc: str, choices: tuple[str, .
 
 _CLUSTER = (
     _text("cluster.name", "core", "cluster_name", "Members and clients of other names are refused"),
+    _choice(
+        "cluster.version",
+        "core",
+        "cluster_version",
+        "Ways of a cluster that this member founds: 4.0 has one table version and migrates one "
+        "partition at a time; whoever joins a cluster follows the cluster's",
+        ("4.1", "4.0"),
+    ),
     _integer("cluster.events_max", "core", "events_max", "Events kept for operators", 10, 100_000),
     _integer(
         "cluster.history_max",

@@ -49,6 +49,8 @@ MIGRATION_MESSAGES: tuple[type[Message], ...] = (
     m.StateRequested, m.StateAnswered, m.MigrationRequested, m.MigrationDataAnswered,
     m.MigrationCommitRequested, m.MigrationCommitAnswered, m.PromotionRequested,
     m.PromotionAnswered, m.FragmentSent, m.FragmentAnswered,
+    m.LegacyTablePublished, m.LegacyTableAnswered, m.LegacyVersionPublished,
+    m.LegacyTableRequested,
 )  # fmt: skip
 REPLICATION_MESSAGES: tuple[type[Message], ...] = (
     m.VersionsTold, m.SyncRequested, m.SyncSent, m.SyncAnswered, m.SyncRefused,

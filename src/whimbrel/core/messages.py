@@ -287,6 +287,37 @@ class StateAnswered(Message, frozen=True):
     active: tuple[MigrationInfo, ...]
 
 
+# -- partition table, before cluster version 4.1 --------------------------------------------
+
+
+class LegacyTablePublished(Message, frozen=True):
+    """The whole table under its one version, from the master, with the finished migrations that
+    not every member has acknowledged (PIM-07).
+    """
+
+    version: int
+    image: TableImage
+    completed: tuple[MigrationInfo, ...]
+
+
+class LegacyTableAnswered(Message, frozen=True):
+    """The version at which the receiver's table stands now."""
+
+    version: int
+
+
+class LegacyVersionPublished(Message, frozen=True):
+    """The version of the master's table; a receiver below it asks for the table."""
+
+    version: int
+
+
+class LegacyTableRequested(Message, frozen=True):
+    """My table stands at this version: send me yours."""
+
+    version: int
+
+
 # -- migration ----------------------------------------------------------------------------
 
 
@@ -581,6 +612,8 @@ ANY_MESSAGE = (
     | RefillRequested | RefillSent | RefillAnswered | RefillRefused
     | RegistryTold | RegistryAnswered | MergeRequested | MergeAnswered
     | QuestionAsked | QuestionAnswered
+    | LegacyTablePublished | LegacyTableAnswered | LegacyVersionPublished
+    | LegacyTableRequested
 )  # fmt: skip
 """The union the decoder is built from."""
 

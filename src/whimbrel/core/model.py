@@ -18,6 +18,8 @@ from whimbrel.core.ids import (
 
 CLUSTER_VERSION = "4.1"
 """The newest ways of the cluster this code knows (PIM-41 to PIM-44)."""
+CLUSTER_VERSIONS = ("4.0", CLUSTER_VERSION)
+"""All ways that this code knows, oldest first."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True):

@@ -112,7 +112,16 @@ class Documents:
         ]
         # Text, because readers of JSON in other languages round 64-bit numbers.
         stamp = str(table.stamp)
-        return _encode({"count": table.partition_count, "stamp": stamp, "rows": rows})
+        migrations = self._member.migrations
+        return _encode(
+            {
+                "count": table.partition_count,
+                "cluster_version": self._member.ctx.members.cluster_version,
+                "version": migrations.table_version,
+                "stamp": stamp,
+                "rows": rows,
+            }
+        )
 
     def safety(self, _: bytes = b"") -> bytes:
         """Whether this member's replicas are in step, as far as it knows itself."""

@@ -7,6 +7,7 @@ from typing import Any
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
     FragmentSent,
+    LegacyTablePublished,
     MigrationCommitRequested,
     MigrationRequested,
     PromotionRequested,
@@ -18,8 +19,9 @@ from whimbrel.sim.host import Host
 from whimbrel.sim.watch import Checker, member_of
 from whimbrel.sim.world import World
 
-_FROM_MASTER = (TablePublished, PromotionRequested, MigrationCommitRequested, MigrationRequested)
-_WITH_COMPLETED = (TablePublished, MigrationRequested, FragmentSent, MigrationCommitRequested)
+_TABLES = (TablePublished, LegacyTablePublished)
+_FROM_MASTER = (*_TABLES, PromotionRequested, MigrationCommitRequested, MigrationRequested)
+_WITH_COMPLETED = (*_TABLES, MigrationRequested, FragmentSent, MigrationCommitRequested)
 
 
 class RisingVersions(Checker):
@@ -243,7 +245,7 @@ class OneMigration(Checker):
     """P8: caps hold at the master, and what is finished is forgotten in the end."""
 
     rule = "P8"
-    messages = (TablePublished, MigrationRequested, FragmentSent)
+    messages = (*_TABLES, MigrationRequested, FragmentSent)
     sentence = "one active migration per partition, parallel limits hold, finished ones drain"
 
     def __init__(self, world: World) -> None:
@@ -252,7 +254,7 @@ class OneMigration(Checker):
 
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E: no member takes part in more migrations than its limit; lists stay bounded."""
-        if isinstance(message, TablePublished):
+        if isinstance(message, _TABLES):
             bound = self.world.plan.settings.completed_batch_max
             if len(message.completed) > bound:
                 self.fail(
@@ -267,6 +269,9 @@ class OneMigration(Checker):
     def _look(self, master: Host) -> None:
         migrations = member_of(master).migrations
         running = migrations.running_migrations()
+        if migrations.table_version is not None and len(running) > 1:
+            # ADL-35: one version for the whole table allows one migration in the cluster.
+            self.fail(f"{len(running)} migrations run below cluster version 4.1", master.name)
         if not migrations.is_in_charge or len(running) <= self._cap:
             return
         roles: dict[MemberId | None, int] = {}

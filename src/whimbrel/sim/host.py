@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from whimbrel.core.effects import (
     ArmTimer,
     Expelled,
@@ -165,16 +163,6 @@ class Host:
             self.world.trace.mark(self.world.now_us, self.name, "leave asked")
             self.stimulate(LeaveWanted())
 
-    def wish_state(self, state: str, wish: str) -> None:
-        """An operator asks this member, as the master, for a cluster state; asked once."""
-        self._submit(self._do_wish, (state, wish), False)
-
-    def _do_wish(self, state: str, wish: str) -> None:
-        if self.engine is not None:
-            arguments = msgspec.json.encode({"state": state, "wish": wish})
-            now_us, wall_ms = self._clock_us(), self._wall_ms()
-            self.engine.ask(None, "change_cluster", arguments, now_us, wall_ms)
-
     def pause(self) -> None:
         """Stop the process (SIGSTOP): everything that arrives waits, timers become late."""
         if self.is_up:
@@ -205,6 +193,10 @@ class Host:
     def stimulate(self, stimulus: Stimulus) -> None:
         """Hand a stimulus to the engine, or keep it while the process is paused."""
         self._submit(self._do_handle, (stimulus,), False)
+
+    def order(self, what: str, arguments: bytes) -> None:
+        """An operator's order to the master, given through this member."""
+        self._submit(self._do_order, (what, arguments), False)
 
     def frame_arrived(self, incarnation: int, sender: MemberInfo, kind: int, payload: Any) -> None:
         """A frame of a member's link came out of the network."""
@@ -279,6 +271,11 @@ class Host:
         world.trace.add(world.now_us, self.name, *describe(stimulus))
         world.before_stimulus(self, stimulus)
         engine.handle(stimulus, self._clock_us(), self._wall_ms())
+
+    def _do_order(self, what: str, arguments: bytes) -> None:
+        if self.engine is not None:
+            self.world.trace.add(self.world.now_us, self.name, "order", what)
+            self.engine.ask(None, what, arguments, self._clock_us(), self._wall_ms())
 
     def _do_frame(self, sender: MemberId, kind: int, payload: bytes) -> None:
         engine, world = self.engine, self.world

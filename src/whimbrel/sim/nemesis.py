@@ -29,7 +29,7 @@ class FaultEvent(msgspec.Struct, frozen=True):
 
     at_us: int
     verb: str
-    """crash, silent, start, pause, resume, leave, cut, heal, clog, reset, slow, calm; and
+    """crash, silent, start, pause, resume, leave, cut, heal, clog, reset, slow, upgrade, calm; and
     state, which only scenario files say: an operator wishes a cluster state (names: the state)."""
     names: tuple[str, ...] = ()
     value: int = 0
@@ -270,6 +270,11 @@ class Nemesis:
         if host.lite or self.world.data_member_count() > 1:
             self._do_now("leave", host.name)
 
+    def _upgrade(self) -> None:
+        running = self._running()
+        if running:
+            self._do_now("upgrade", pick(self._random, running).name)
+
     def _join(self) -> None:
         down = [host for host in self.world.hosts if not host.is_up]
         if down:
@@ -286,4 +291,5 @@ _DRAW = {
     "slow": Nemesis._slow,
     "leave": Nemesis._leave,
     "join": Nemesis._join,
+    "upgrade": Nemesis._upgrade,
 }

@@ -12,7 +12,14 @@ from typing import Any
 
 from whimbrel.core.ids import Address, MemberId, PartitionId, Row, index_in
 from whimbrel.core.merging.policies import latest_update
-from whimbrel.core.messages import MigrationCommitRequested, MigrationDataAnswered
+from whimbrel.core.messages import (
+    FragmentSent,
+    Message,
+    MigrationCommitRequested,
+    MigrationDataAnswered,
+    MigrationRequested,
+)
+from whimbrel.core.migration.serial.versions import serial_keeper
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, Step, Verdict
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.settings import CoreSettings
@@ -289,6 +296,29 @@ def dropped_by_the_smaller_part(engine: Engine) -> None:
     replace(engine.member, "_keep_for_merge", lambda: None)
 
 
+def any_table_version(engine: Engine) -> None:
+    """Below 4.1, a request is taken at any lower version of the table, as if ours were that one.
+
+    So that members are behind at all, the master does not wait until they have the table; alone
+    this only makes requests fail.
+    """
+    migrations = engine.member.migrations
+    loop, keeper = migrations._loop, serial_keeper(migrations._keeper)
+
+    def accept(kind: type[Message]) -> None:
+        take = migrations._handlers[kind]
+
+        def taken(sender: MemberId, message: Any) -> None:
+            keeper.version = max(keeper.version, message.migration.initial_version)
+            take(sender, message)
+
+        migrations._handlers[kind] = taken
+
+    for kind in (MigrationRequested, FragmentSent, MigrationCommitRequested):
+        accept(kind)
+    replace(loop, "_is_repaired", lambda: not loop.repair.is_promoting)
+
+
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
@@ -314,6 +344,7 @@ BUGS: dict[str, Bug] = {
         Bug(own_pause_unnoticed, "a pause is taken for others' death", "pause", ("M4", "M5", "L1")),
         Bug(merged_by_wall_clock, "a merge goes by the clock only", "split", ("D10",)),
         Bug(dropped_by_the_smaller_part, "data of a split are dropped", "split", ("D10",)),
+        Bug(any_table_version, "taken at another table version", "serial-move", ("X2", "P2")),
         Bug(promoted_from_cold, "the coldest is promoted", "kill", ("D7", "P2", "X2", "D1")),
     )
 }

@@ -48,12 +48,48 @@ class Profile(msgspec.Struct, frozen=True):
     """Least simulated length of a run."""
     fault_gap_us: tuple[int, int] = (700_000, 12 * SECOND_US)
     """Least and greatest mean pause between two faults of one family."""
+    cluster_version: str = "4.1"
+    """Ways of the cluster that the members found."""
 
 
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
         Profile("swarm", "everything may vary; the harm stays within the promise"),
+        Profile(
+            "serial",
+            "as swarm, in a cluster of version 4.0: one table version, one migration at a time",
+            cluster_version="4.0",
+        ),
+        Profile(
+            "serial-move",
+            "as move, in a cluster of version 4.0",
+            ("crash", "join"),
+            members=(3, 4, 5),
+            partitions=(7, 31),
+            backups=(1, 1, 2),
+            is_extreme=False,
+            always_harm=True,
+            slow_moves=True,
+            operations_per_s=(20, 60),
+            fault_gap_us=(500_000, 2 * SECOND_US),
+            cluster_version="4.0",
+        ),
+        Profile(
+            "upgrade",
+            "kills and joins around the upgrade from 4.0 to 4.1, which is ordered again and again",
+            ("crash", "join", "upgrade"),
+            members=(3, 4, 5),
+            partitions=(7, 31),
+            backups=(1, 1, 2),
+            is_extreme=False,
+            always_harm=True,
+            slow_moves=True,
+            operations_per_s=(20, 60),
+            rounds=3,
+            fault_gap_us=(500_000, 3 * SECOND_US),
+            cluster_version="4.0",
+        ),
         Profile("crash", "kills and restarts only", ("crash", "silent", "join"), always_harm=True),
         Profile(
             "kill",
@@ -307,6 +343,7 @@ def _draw_settings(
     return CoreSettings(
         cluster_name="sim",
         partition_count=partitions,
+        cluster_version=profile.cluster_version,
         plan_depth="deep" if extreme and coin(generator, 0.1) else "needed",
         heartbeat_interval_us=either(1_000_000, 300_000, 500_000),
         heartbeat_timeout_us=timeout_us,

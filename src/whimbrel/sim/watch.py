@@ -188,17 +188,34 @@ class Watch:
             for call in settled:
                 call(host, pid, before, after, version)
 
-        execution = member.migrations._loop.execution
-        load = execution.load
-
-        def probed_load(*arguments: Any) -> None:
-            self._tell("planned", host)
-            load(*arguments)
-
-        vars(execution)["load"] = probed_load
+        self._probe_plans(host, member)
         # Attributes of these objects only: the classes stay as they are.
         vars(table)["set_row"] = probed_set_row
         vars(dataplane)["row_changed"] = probed_row_changed
+
+    def _probe_plans(self, host: Host, member: Member) -> None:
+        """Also after a switch of the cluster version, when the room has built its parts anew."""
+        migrations = member.migrations
+        follow_ways = migrations._follow_ways
+
+        def probe() -> None:
+            execution = migrations._loop.execution
+            load = execution.load
+
+            def probed_load(*arguments: Any) -> None:
+                self._tell("planned", host)
+                load(*arguments)
+
+            vars(execution)["load"] = probed_load
+
+        def probed_follow() -> None:
+            before = migrations._loop
+            follow_ways()
+            if migrations._loop is not before:
+                probe()
+
+        probe()
+        vars(migrations)["_follow_ways"] = probed_follow
 
     def _probe_writes(self, host: Host, member: Member) -> None:
         dataplane = member.dataplane

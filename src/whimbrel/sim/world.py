@@ -13,7 +13,7 @@ import msgspec
 
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import Address
-from whimbrel.core.model import MemberInfo
+from whimbrel.core.model import CLUSTER_VERSION, MemberInfo
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import Stimulus
 from whimbrel.errors import UsageError
@@ -300,8 +300,16 @@ class World:
         """An operator wishes a cluster state, by way of the member that started first."""
         for host in self.up_hosts():
             if host.joined and not host.is_paused:
-                host.wish_state(event.names[0], f"sim {self.now_us}")
+                wish = {"wish": f"sim {self.now_us}", "state": event.names[0]}
+                host.order("change_cluster", msgspec.json.encode(wish))
                 return
+
+    def _upgrade(self, event: FaultEvent) -> None:
+        """An operator asks one member for cluster version 4.1; refused orders are given again."""
+        host = self.host_named(event.names[0])
+        if host.is_up and host.joined:
+            wish = {"wish": f"sim {self.now_us}", "cluster_version": CLUSTER_VERSION}
+            host.order("change_cluster", msgspec.json.encode(wish))
 
     def _cut(self, event: FaultEvent) -> None:
         self.network.cut(event.names[0], event.names[1])
@@ -357,6 +365,7 @@ _VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "resume": World._resume,
     "leave": World._leave,
     "state": World._state,
+    "upgrade": World._upgrade,
     "cut": World._cut,
     "heal": World._heal,
     "clog": World._clog,

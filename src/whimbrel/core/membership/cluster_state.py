@@ -24,7 +24,7 @@ from whimbrel.core.messages import (
     StateUnlockAnswered,
     StateUnlockRequested,
 )
-from whimbrel.core.model import ClusterState, MemberList
+from whimbrel.core.model import CLUSTER_VERSIONS, ClusterState, MemberList
 
 LOCK_TIMER = "membership.state_lock"
 CHANGE_TIMER = "membership.state_change"
@@ -172,6 +172,9 @@ class ClusterStates:
         if self._transaction is not None or self._is_locked():
             return self._remember(name, _refused("another change of the cluster is under way"))
         members = ctx.members
+        problem = _objection_to_version(members.cluster_version, version)
+        if problem:
+            return self._remember(name, _refused(problem))
         transaction = Transaction(
             name, state or members.state, version or members.cluster_version, ctx.others()
         )
@@ -466,3 +469,14 @@ def _refused(reason: str) -> Outcome:
 
 def _passing(reason: str) -> Outcome:
     return Outcome(refusal=reason, is_passing=True)
+
+
+def _objection_to_version(present: str, version: str | None) -> str:
+    """Why a cluster can never get this version, empty when it can (PIM-43)."""
+    if version is None or version == present:
+        return ""
+    if version not in CLUSTER_VERSIONS:
+        return f"cluster version {version} is unknown; there are {', '.join(CLUSTER_VERSIONS)}"
+    if CLUSTER_VERSIONS.index(version) < CLUSTER_VERSIONS.index(present):
+        return f"the cluster has version {present} and cannot go back to {version}"
+    return ""

@@ -43,6 +43,11 @@ class ControlLoop:
         on_may_leave: Told which leaving member is in no row any more.
     """
 
+    publisher_kind: type[Publisher] = Publisher
+    recovery_kind: type[Recovery] = Recovery
+    repair_kind: type[Repair] = Repair
+    execution_kind: type[PlanExecution] = PlanExecution
+
     def __init__(
         self,
         ctx: Context,
@@ -59,10 +64,12 @@ class ControlLoop:
         self.teller = Teller(ctx)
         self.ledger = Ledger(ctx.settings.history_max, self.teller)
         owed: dict[PartitionId, dict[MemberId, None]] = {}
-        self.publisher = Publisher(ctx, keeper, owed)
-        self.recovery = Recovery(ctx, keeper)
-        self.repair = Repair(ctx, keeper, self.publisher, mail, owed, on_lost, self._decided)
-        self.execution = PlanExecution(ctx, keeper, self.publisher, mail, self._decided)
+        self.publisher = self.publisher_kind(ctx, keeper, owed)
+        self.recovery = self.recovery_kind(ctx, keeper)
+        self.repair = self.repair_kind(
+            ctx, keeper, self.publisher, mail, owed, on_lost, self._decided
+        )
+        self.execution = self.execution_kind(ctx, keeper, self.publisher, mail, self._decided)
         self.repair.teller = self.execution.teller = self.teller
         self.in_charge = False
         """Whether this member acts as master; it may still be fetching."""
@@ -142,8 +149,12 @@ class ControlLoop:
         busy = self.execution.flights or self.repair.is_promoting
         if self._keeper.table.initialised and busy and self._ctx.state.promotion_allowed:
             self._close_process()
-            self._process = self.ledger.begin(reason, self._ctx.now_us)
-            self.repair.run(self._process, self.execution.flights)
+            self._repair_idle_rows(reason)
+
+    def _repair_idle_rows(self, reason: str) -> None:
+        """Repair what nobody works on, while migrations or promotions run."""
+        self._process = self.ledger.begin(reason, self._ctx.now_us)
+        self.repair.run(self._process, self.execution.flights)
 
     def retry_due(self) -> None:
         """The pause after a failed plan is over (ADL-50)."""
@@ -317,7 +328,8 @@ class ControlLoop:
         count = self._keeper.table.partition_count
         targets = assign([EMPTY_ROW] * count, groups, self.replica_depth)
         for pid, row in enumerate(targets):
-            self._keeper.change(PartitionId(pid), row, filled_count(row))
+            before = self._keeper.current_version(PartitionId(pid))
+            self._keeper.change(PartitionId(pid), row, before + filled_count(row))
             self.publisher.stage_row(PartitionId(pid))
         self._ctx.note("migration.first_arrangement", partitions=count, groups=len(groups))
 

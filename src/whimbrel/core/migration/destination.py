@@ -20,7 +20,7 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration.keeper import ActiveMigration, Role, TableKeeper
 from whimbrel.core.migration.mail import Mail
 from whimbrel.core.migration.publication import Subscriber
-from whimbrel.core.migration.source import apply_carried, participant_refusal
+from whimbrel.core.migration.source import participant_refusal
 from whimbrel.core.model import MigrationInfo, Verdict
 from whimbrel.core.ports import FragmentHost
 from whimbrel.errors import SerializationError
@@ -79,7 +79,7 @@ class DestinationSide:
             return "the migration is not one of the present master's"
         if migration.step.destination != self._ctx.id:
             return "this member is not the destination"
-        apply_carried(self._keeper, pid, message.completed)
+        self._keeper.apply_carried(pid, message.completed)
         mine = self._keeper.find(migration.id, pid)
         if isinstance(mine, Incoming) and mine.source == sender:
             return ""  # a repeat
@@ -115,7 +115,7 @@ class DestinationSide:
         if sender != self._ctx.master or migration.master != sender:
             self._ctx.note("migration.foreign_commit", "warning", sender=sender)
             return
-        apply_carried(self._keeper, migration.partition_id, message.completed)
+        self._keeper.apply_carried(migration.partition_id, message.completed)
         reason = self._commit(migration)
         if not reason and sender != self._ctx.id:
             self._subscriber.remember(migration)
@@ -127,7 +127,7 @@ class DestinationSide:
         if migration.verdict is not Verdict.SUCCESS:
             return "only a successful migration can be committed"
         pid = migration.partition_id
-        local = self._keeper.table.version(pid)
+        local = self._keeper.current_version(pid)
         if local == migration.final_version:
             return ""  # committed before; the answer was lost
         if local > migration.final_version:

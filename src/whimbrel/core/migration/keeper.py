@@ -8,6 +8,7 @@ who may tell the news: its callers have checked the sender.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
@@ -78,6 +79,16 @@ class TableKeeper:
 
     # -- news -----------------------------------------------------------------------------
 
+    def current_version(self, pid: PartitionId) -> int:
+        """The version that a change of the partition starts from, and requests must have met."""
+        return self.table.version(pid)
+
+    def apply_carried(self, pid: PartitionId, completed: Iterable[MigrationInfo]) -> None:
+        """Apply the finished migrations of the partition that a request carries (PIM-08)."""
+        for migration in completed:
+            if migration.partition_id == pid:
+                self.apply_completed(migration)
+
     def apply_completed(self, migration: MigrationInfo) -> bool:
         """Apply a finished migration if it is the next change of its partition.
 
@@ -87,7 +98,7 @@ class TableKeeper:
         """
         check(migration.verdict is not Verdict.ACTIVE, "a finished migration has a verdict")
         pid = migration.partition_id
-        local = self.table.version(pid)
+        local = self.current_version(pid)
         if local >= migration.final_version:
             return True
         if local != migration.initial_version:

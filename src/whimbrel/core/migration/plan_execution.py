@@ -173,7 +173,7 @@ class PlanExecution:
         """CLEAR needs no copying: the master decides it alone and publishes it (facts 2.4)."""
         while (taken := self.queue.take_clear()) is not None:
             pid, step = taken
-            version = self._keeper.table.version(pid)
+            version = self._keeper.current_version(pid)
             migration = MigrationInfo(
                 self._ctx.next_name("clear"), pid, step, self._ctx.id, version, Verdict.SUCCESS
             )
@@ -197,7 +197,7 @@ class PlanExecution:
             pid,
             step,
             self._ctx.id,
-            self._keeper.table.version(pid),
+            self._keeper.current_version(pid),
         )
         flight = Flight(migration, source, destination, process, self._ctx.now_us)
         self.flights[pid] = flight

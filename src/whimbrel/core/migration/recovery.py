@@ -81,10 +81,10 @@ def settle(accounts: Sequence[Account]) -> Settlement:
     )
     finished = sorted([*completed.values(), *rolled_back], key=_order)
     rows = tuple(newest[pid] for pid in sorted(newest))
-    return Settlement(rows, tuple(finished), rolled_back, _without_data(newest, accounts))
+    return Settlement(rows, tuple(finished), rolled_back, without_data(newest, accounts))
 
 
-def _without_data(
+def without_data(
     newest: dict[PartitionId, RowState], accounts: Sequence[Account]
 ) -> tuple[tuple[PartitionId, MemberId], ...]:
     """Who stands in a row without having any version of it."""
@@ -212,6 +212,13 @@ class Recovery:
 
     def finish(self, own_completed: Iterable[MigrationInfo]) -> Settlement:
         """All have answered: decide, and bring our own table to the decision."""
+        settlement = settle(self._accounts(own_completed))
+        apply_settlement(self._keeper, settlement)
+        self.stop()
+        return settlement
+
+    def _accounts(self, own_completed: Iterable[MigrationInfo]) -> list[Account]:
+        """Everybody's account, our own first."""
         check(self.running and not self.waiting_for(), "everybody has answered or left")
         table = self._keeper.table
         own = Account(
@@ -220,7 +227,4 @@ class Recovery:
             tuple(own_completed),
             tuple(active.migration for active in self._keeper.active.values()),
         )
-        settlement = settle([own, *self._answers.values()])
-        apply_settlement(self._keeper, settlement)
-        self.stop()
-        return settlement
+        return [own, *self._answers.values()]

@@ -7,7 +7,7 @@ member, repeated until answered or until that member has left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from whimbrel.core.context import Context
@@ -162,7 +162,7 @@ class Repair:
                 pid,
                 step,
                 self._ctx.id,
-                table.version(pid),
+                self._keeper.current_version(pid),
                 Verdict.SUCCESS,
             )
             wanted.setdefault(step.destination, []).append(migration)
@@ -181,7 +181,7 @@ class Repair:
         row, emptied = without_departed(before, allowed, departed)
         if not emptied:
             return before
-        self._keeper.change(pid, row, table.version(pid) + emptied)
+        self._keeper.change(pid, row, self._keeper.current_version(pid) + emptied)
         self._publisher.stage_row(pid)
         if row.count(None) == len(row):
             self._on_lost(pid, LOST_ALL)
@@ -193,7 +193,7 @@ class Repair:
         told = self.teller.begin(len(targets))
         for pid, primary in targets.items():
             row: Row = (primary, *table.row(pid)[1:])
-            self._keeper.change(pid, row, table.version(pid) + 1)
+            self._keeper.change(pid, row, self._keeper.current_version(pid) + 1)
             self._publisher.stage_row(pid)
             self.teller.replica(told, pid, ReplicaIndex(0), None, primary, True, 0)
 
@@ -253,10 +253,9 @@ class Repair:
     def _decide(self, batch: Batch, verdict: Verdict) -> None:
         del self.batches[batch.number]
         process, count = batch.process, len(batch.migrations)
-        for migration in batch.migrations:
-            decided = migration.with_verdict(verdict)
-            self._keeper.apply_completed(decided)
-            self._publisher.stage_completed(decided)
+        decisions = [migration.with_verdict(verdict) for migration in batch.migrations]
+        self._apply(decisions)
+        for decided in decisions:
             if verdict is Verdict.SUCCESS:
                 self._on_lost(decided.partition_id, decided.step.destination_current - 1)
             elapsed_us = self._ctx.now_us - batch.started_us
@@ -270,6 +269,12 @@ class Repair:
         else:
             process.failed += count
         self._on_decided(process)
+
+    def _apply(self, decisions: Sequence[MigrationInfo]) -> None:
+        """The verdict of one batch: our own rows, and the news for everybody."""
+        for decided in decisions:
+            self._keeper.apply_completed(decided)
+            self._publisher.stage_completed(decided)
 
     def repeat(self) -> None:
         """Send unanswered batches again after the call timeout."""

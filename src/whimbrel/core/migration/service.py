@@ -24,20 +24,21 @@ from whimbrel.core.messages import (
     MigrationRequested,
     PromotionAnswered,
     PromotionRequested,
-    PublicationAnswered,
-    StampPublished,
     StateAnswered,
     StateRequested,
-    TablePublished,
     TableRequested,
 )
-from whimbrel.core.migration.control_loop import RETRY_TIMER, STAMP_TIMER, ControlLoop
-from whimbrel.core.migration.destination import DestinationSide
-from whimbrel.core.migration.keeper import TableKeeper
+from whimbrel.core.migration.control_loop import RETRY_TIMER, STAMP_TIMER
 from whimbrel.core.migration.mail import Mail
 from whimbrel.core.migration.progress import Figure
-from whimbrel.core.migration.publication import Subscriber
 from whimbrel.core.migration.repair import LOST_ALL
+from whimbrel.core.migration.serial.ways import (
+    check_direction,
+    hand_over,
+    next_ways,
+    publication_handlers,
+    version_of,
+)
 from whimbrel.core.migration.source import SourceSide
 from whimbrel.core.model import MemberList, MigrationInfo
 from whimbrel.core.partition.table import PartitionTable
@@ -78,24 +79,33 @@ class Migrations:
         self._leavers: list[MemberId] = []
         self._host = host
         self._mail = Mail(ctx)
-        self._keeper = TableKeeper(ctx, host, self.table)
-        self._subscriber = Subscriber(ctx, self._keeper)
-        self._source = SourceSide(ctx, host, self._keeper, self._mail)
-        self._destination = DestinationSide(ctx, host, self._keeper, self._subscriber, self._mail)
-        self._loop = ControlLoop(
+        self._emit: Callable[[GridEvent], None] | None = None
+        self._hook: Hook | None = None
+        self._ways = next_ways(None, ctx.settings.cluster_version)
+        self._build()
+
+    def _build(self) -> None:
+        """Make the parts for the ways of the cluster."""
+        ctx, ways = self._ctx, self._ways
+        self._keeper = ways.keeper(ctx, self._host, self.table)
+        self._subscriber = ways.subscriber(ctx, self._keeper)
+        self._source = SourceSide(ctx, self._host, self._keeper, self._mail)
+        self._destination = ways.destination(
+            ctx, self._host, self._keeper, self._subscriber, self._mail
+        )
+        self._loop = ways.loop(
             ctx, self._keeper, self._subscriber, self._mail, self._lost, self._leavers.append
         )
         self._loop.execution.on_verdict = self._tell_verdict
         self._loop.repair.on_verdict = self._tell_verdict
+        self._listen()
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type[Message], Callable[[MemberId, Any], None]]:
         """Who takes which message; ``Any`` because each takes its own type."""
         loop = self._loop
         return {
-            TablePublished: self._subscriber.published,
-            StampPublished: self._subscriber.stamp_published,
-            PublicationAnswered: loop.publisher.answered,
+            **publication_handlers(self._subscriber, loop.publisher),
             TableRequested: self._table_requested,
             StateRequested: self._state_requested,
             StateAnswered: loop.recovery.answered,
@@ -111,12 +121,34 @@ class Migrations:
 
     def tell_events(self, emit: Callable[[GridEvent], None]) -> None:
         """Have the events of this master's migrations and losses told (PIM-58)."""
-        self._loop.teller.emit = emit
+        self._emit = emit
+        self._listen()
 
     def set_hook(self, hook: Hook) -> None:
         """Have the moments of migrations told, as master and as participant (ADL-71, ADL-72)."""
-        self._loop.teller.hook = hook
-        self._keeper.hook = hook
+        self._hook = hook
+        self._listen()
+
+    def _listen(self) -> None:
+        """Give the parts whom they tell."""
+        self._loop.teller.emit = self._emit
+        self._loop.teller.hook = self._keeper.hook = self._hook
+
+    def _follow_ways(self) -> None:
+        """Build anew when the cluster has another version than before (PIM-41, PIM-43).
+
+        What this member takes part in goes on; a master settles all of it before it goes on.
+        """
+        ways = next_ways(self._ways, self._ctx.members.cluster_version)
+        if ways is self._ways:
+            return
+        check_direction(self._ways, ways, self.table.initialised)
+        self._ctx.note("migration.ways", cluster_version=self._ctx.members.cluster_version)
+        keeper, loop, self._ways = self._keeper, self._loop, ways
+        loop.resign()
+        self._build()
+        hand_over(keeper, self._keeper)
+        self._loop.ledger, self._loop.depth = loop.ledger, loop.depth
 
     # -- stimuli --------------------------------------------------------------------------
 
@@ -148,6 +180,7 @@ class Migrations:
 
     def view_changed(self, old: MemberList, new: MemberList) -> None:
         """The member list was replaced; ``ctx.members`` is ``new`` already."""
+        self._follow_ways()
         self._source.members_changed()
         if self._ctx.is_master and not self._loop.in_charge:
             self._loop.take_charge()
@@ -198,8 +231,12 @@ class Migrations:
         return not self._loop.publisher.unacknowledged
 
     def table_mark(self) -> int:
-        """What tables are compared by before the state changes: the stamp (PIM-31)."""
-        return self.table.stamp
+        """What tables are compared by before a change: the stamp, or the one version below 4.1.
+
+        PIM-31, PIM-32.
+        """
+        version = version_of(self._keeper)
+        return self.table.stamp if version is None else version
 
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         """Partitions in whose rows we stand without having got their data back."""
@@ -372,6 +409,11 @@ class Migrations:
         if self._loop.in_charge and not self._loop.recovery.running:
             return self._loop.publisher.completed
         return self._subscriber.completed
+
+    @property
+    def table_version(self) -> int | None:
+        """The one version of the whole table below cluster version 4.1, else None (PIM-01)."""
+        return version_of(self._keeper)
 
     @property
     def replica_depth(self) -> int:

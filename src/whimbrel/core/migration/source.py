@@ -7,10 +7,8 @@ the master it keeps the migrating flag and all its data until it learns the verd
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import (
     FragmentAnswered,
     FragmentPart,
@@ -67,7 +65,7 @@ class SourceSide:
         if sender != self._ctx.master or migration.master != sender:
             self._ctx.note("migration.foreign_request", "warning", sender=sender)
             return
-        apply_carried(self._keeper, migration.partition_id, message.completed)
+        self._keeper.apply_carried(migration.partition_id, message.completed)
         mine = self._keeper.find(migration.id, migration.partition_id)
         if isinstance(mine, Outgoing):
             if mine.answer is not None:
@@ -213,16 +211,7 @@ def participant_refusal(ctx: Context, keeper: TableKeeper, migration: MigrationI
         return f"the cluster state is {ctx.state} here: no migrations (GCM-02)"
     if pid in keeper.active:
         return "another migration of the partition is undecided here"
-    local = keeper.table.version(pid)
+    local = keeper.current_version(pid)
     if local != migration.initial_version:
         return f"the partition version is {local} here, not {migration.initial_version}"
     return ""
-
-
-def apply_carried(
-    keeper: TableKeeper, partition_id: PartitionId, completed: Iterable[MigrationInfo]
-) -> None:
-    """Apply the finished migrations of the partition that a request carries (PIM-08)."""
-    for migration in completed:
-        if migration.partition_id == partition_id:
-            keeper.apply_completed(migration)

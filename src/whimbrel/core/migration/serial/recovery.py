@@ -1,0 +1,69 @@
+"""Settling a change of master below cluster version 4.1: the newest table is the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from whimbrel.core.check import check
+from whimbrel.core.migration.recovery import Account, Recovery, Settlement, without_data
+from whimbrel.core.migration.serial.versions import serial_keeper, version_of_rows
+from whimbrel.core.model import MigrationInfo, Verdict
+
+
+def settle_serial(accounts: Sequence[Account]) -> Settlement:
+    """Decide table and open migrations; independent of the order of the accounts.
+
+    The table with the highest version has all that was ever decided, and what was committed at
+    its destination. An open migration of an older version was decided by it; one of this very
+    version fails (ADL-29).
+
+    Raises:
+        InvariantViolation: Two tables have one version and are different.
+    """
+    ordered = sorted(accounts, key=lambda account: account.member)
+    newest = max(ordered, key=lambda account: version_of_rows(account.rows))
+    version = version_of_rows(newest.rows)
+    for account in ordered:
+        if version and version_of_rows(account.rows) == version:
+            check(account.rows == newest.rows, "one table version stands for one table")
+    completed = {
+        migration.id: migration
+        for account in ordered
+        for migration in account.completed
+        if migration.final_version <= version
+    }
+    open_ones = {
+        migration.id: migration
+        for account in ordered
+        for migration in account.active
+        if migration.id not in completed and migration.initial_version >= version
+    }
+    rolled_back = tuple(
+        migration.with_verdict(Verdict.FAILED)
+        for migration in sorted(open_ones.values(), key=_order)
+    )
+    finished = (*sorted(completed.values(), key=_order), *rolled_back)
+    rows = {row.partition_id: row for row in newest.rows}
+    return Settlement(newest.rows, finished, rolled_back, without_data(rows, ordered))
+
+
+def _order(migration: MigrationInfo) -> tuple[int, str]:
+    return (migration.initial_version, migration.id)
+
+
+class SerialRecovery(Recovery):
+    """Asks everybody, as the modern one; decides by the version of the table."""
+
+    def finish(self, own_completed: Iterable[MigrationInfo]) -> Settlement:
+        """All have answered: decide, and bring our own table to the decision."""
+        settlement = settle_serial(self._accounts(own_completed))
+        keeper = serial_keeper(self._keeper)
+        for row in settlement.rows:
+            keeper.apply_row(row)
+        for migration in settlement.rolled_back:
+            if not keeper.apply_completed(migration):
+                pid = migration.partition_id
+                beyond = max(keeper.version, migration.final_version) + 1
+                keeper.change(pid, keeper.table.row(pid), beyond)
+        self.stop()
+        return settlement
