@@ -366,6 +366,8 @@ class FragmentExport:
             part = self._next_part(bytes_max if self._in_one else budget)
             budget -= len(part.data) + 1
             parts.append(part)
+            if not part.last and not self._in_one:
+                break
         if self._current < len(self._queue):
             return tuple(parts), False
         if not self._is_drained() and self._polls_left > 0:
