@@ -200,19 +200,6 @@ def lineage_compared(engine: Engine) -> None:
     replace(anti_entropy, "mark_dirty", trust)
 
 
-def stale_backup_ignored(engine: Engine) -> None:
-    """A backup operation older than the replica is applied (bugs 29 and 30)."""
-    dataplane = engine.member.dataplane
-    out_of_step = dataplane._apply_out_of_step
-
-    def apply(fragment: Fragment, counter: int, counters: Any, operation: bytes) -> None:
-        if counter <= fragment.value:
-            fragment.store.apply(operation, 0, len(operation))
-        out_of_step(fragment, counter, counters, operation)
-
-    replace(dataplane, "_apply_out_of_step", apply)
-
-
 def sync_replaces(engine: Engine) -> None:
     """A sync adds what the primary has and removes nothing (bug 37)."""
     anti_entropy = engine.member.dataplane.anti_entropy
@@ -290,7 +277,6 @@ _OWN = (
     Bug(all_may_leave, "nobody may leave when all want to", "leave", ("L1",)),
     Bug(told_by_the_primary, "versions of a stale primary count", "pause", ("R2", "D9", "L1")),
     Bug(lineage_compared, "a new primary's start is not compared", "kill", ("D9", "L1", "D1")),
-    Bug(stale_backup_ignored, "a stale backup is applied", "reset", ("R1", "D9", "D1", "L1")),
     Bug(sync_replaces, "a sync only adds", "kill", ("D9", "L1", "R2")),
     Bug(permits_returned, "permits are not returned", "kill", ("L1", "R3")),
     Bug(copy_complete, "a copy ends after its first part", "leave", ("D6", "D1", "L1")),

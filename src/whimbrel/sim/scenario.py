@@ -131,6 +131,10 @@ class Scenario(msgspec.Struct, frozen=True):
             raise UsageError("the scenario names no protection")
         return self._play(GUARDS[self.guard])
 
+    def with_seed(self, seed: int) -> Scenario:
+        """The same events on another draw of everything else."""
+        return msgspec.structs.replace(self, seed=seed)
+
     def _play(self, bug: Bug | None) -> Report:
         return simulate(
             self.seed, self.profile, bug=bug, script=list(self.events), plan=self.plan()

@@ -240,6 +240,7 @@ class PartitionReplica:
         migrating: Writes wait (GCM-31).
         is_primary: ``index`` is 0.
         writable: Primary and not migrating.
+        readable: Primary, and not migrating where stale reads are disabled (GCM-32).
         is_confirmed: We are not a backup, or the present primary has told us its versions.
         ahead_version: Version of a row that we have not got yet but whose primary has sent us
             operations already; what we hold then follows that row.
@@ -263,19 +264,23 @@ class PartitionReplica:
         "migrating",
         "pid",
         "primary_since",
+        "readable",
         "row",
+        "stale_read_disabled",
         "version",
         "writable",
     )
 
-    def __init__(self, pid: PartitionId) -> None:
+    def __init__(self, pid: PartitionId, *, stale_read_disabled: bool = False) -> None:
         self.pid = pid
+        self.stale_read_disabled = stale_read_disabled
         self.index: ReplicaIndex = NO_INDEX
         self.version = 0
         self.row: Row = EMPTY_ROW
         self.migrating = False
         self.is_primary = False
         self.writable = False
+        self.readable = False
         self.is_confirmed = True
         self.primary_since = 0
         self.ahead_version = 0
@@ -315,12 +320,16 @@ class PartitionReplica:
         self.version = version
         self.index = index
         self.is_primary = index == 0
-        self.writable = self.is_primary and not self.migrating
+        self.set_migrating(self.migrating)
 
     def set_migrating(self, migrating: bool) -> None:
-        """Switch the flag that makes writes wait."""
+        """Switch the flag that makes writes wait, and reads where they must be fresh.
+
+        Between the destination's commit and ours its clients write what we do not have.
+        """
         self.migrating = migrating
         self.writable = self.is_primary and not migrating
+        self.readable = self.is_primary and not (migrating and self.stale_read_disabled)
 
 
 class FragmentExport:
