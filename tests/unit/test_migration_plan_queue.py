@@ -77,7 +77,8 @@ def test_links_that_carry_least_come_first() -> None:
 
 def test_no_pair_starves() -> None:
     """PIM-27: with starts and ends in any order every step starts, each while some run or when none
-    does; in every class the links of a pair that waits carry no less than those of one that ran.
+    does, and in every class the links of a pair that waits carry no less than those of one
+    that ran.
     """
     draw = random.Random(11)
     members = [MemberId(f"m{number}") for number in range(6)]
