@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.sim.scenario import parse_scenario
+from whimbrel.errors import UsageError
+from whimbrel.sim.guards import GUARDS
+from whimbrel.sim.planted import BUGS
+from whimbrel.sim.scenario import Scenario, parse_scenario
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
+SEEDS_TRIED = 15
+GUARDED = [path for path in FILES if parse_scenario(path.read_text()).guard]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -19,6 +24,51 @@ def test_scenario(path: Path) -> None:
     assert scenario.is_as_expected(report), (report.violations[:2], report.story[-20:])
 
 
+@pytest.mark.parametrize("path", GUARDED, ids=lambda path: path.stem)
+def test_scenario_needs_its_protection(path: Path) -> None:
+    """Goal: a scenario shows something (ADL-32). Method: play it with the protection that its
+    header names switched off: it fails by one of the rules that it lists.
+    """
+    scenario = parse_scenario(path.read_text())
+    seen = []
+    for seed in range(scenario.seed, scenario.seed + SEEDS_TRIED):
+        report = scenario.with_seed(seed).play_unguarded()
+        if scenario.is_caught(report):
+            assert not scenario.is_as_expected(report)
+            return
+        seen.append([violation.rule for violation in report.violations])
+    pytest.fail(f"the scenario passes without its protection: {seen}")
+
+
+def test_every_scenario_names_its_protection() -> None:
+    """Goal: no scenario that would pass anyway. Method: each has a guard or a planted bug."""
+    for path in FILES:
+        scenario = parse_scenario(path.read_text())
+        assert scenario.guard or scenario.bug, path.name
+        assert bool(scenario.guard_rules or scenario.never) == bool(scenario.guard), path.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_text_is_the_scenario(path: Path) -> None:
+    """Goal: what is written is what was read. Method: parse, print, parse."""
+    scenario = parse_scenario(path.read_text())
+    assert parse_scenario(scenario.text) == scenario
+
+
+def test_every_guard_has_a_scenario() -> None:
+    """Goal: no guard that nothing needs. Method: those that are no planted bugs of their own."""
+    used = {parse_scenario(path.read_text()).guard for path in FILES}
+    assert sorted(set(GUARDS) - set(BUGS) - used) == []
+
+
+def test_a_guard_must_be_known() -> None:
+    """Goal: a clear error for a guard that does not exist, and for none. Method: both."""
+    with pytest.raises(UsageError, match="line 1"):
+        parse_scenario("guard luck D1")
+    with pytest.raises(UsageError, match="names no protection"):
+        Scenario(1, "kill", {}, ()).play_unguarded()
+
+
 def test_there_are_scenarios() -> None:
     """Goal: the folder is not forgotten. Method: count."""
-    assert len(FILES) >= 5
+    assert len(FILES) >= 25

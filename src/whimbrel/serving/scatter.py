@@ -161,9 +161,9 @@ class Scatter:
         others: dict[MemberId | None, list[int]] = {}
         partitions, rows = server.dataplane.partitions, server.table.rows
         for pid in gather.missing:
-            if partitions[pid].is_primary:
+            if partitions[pid].readable:
                 mine.append(PartitionId(pid))
-            else:
+            elif not partitions[pid].is_primary:
                 others.setdefault(rows[pid][0], []).append(pid)
         for member, pids in others.items():
             if member is not None and server.forwarding.primary_to_ask(pids[0]) == member:
@@ -312,7 +312,7 @@ class Scatter:
         mine = [
             PartitionId(pid)
             for pid in asked.partitions
-            if 0 <= pid < count and partition(PartitionId(pid)).is_primary
+            if 0 <= pid < count and partition(PartitionId(pid)).readable
         ]
         self._execute(asked.operation, asked.name, asked.argument, mine, answer)
 

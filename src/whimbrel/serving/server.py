@@ -194,7 +194,7 @@ class Server:
                 self.only_read = False
                 ready = partition.writable
             else:
-                ready = partition.is_primary
+                ready = partition.readable
             if ready and origin.in_flight < IN_FLIGHT_MAX:
                 operation.count += 1
                 operation.run(origin, partition, message)
@@ -242,7 +242,7 @@ class Server:
                 raise refusal(request.type)
             if not partition.is_primary:
                 self.forwarding.route(request)
-            elif operation.write and partition.migrating:
+            elif not (partition.writable if operation.write else partition.readable):
                 self.park(request)
             else:
                 origin.in_flight -= 1

@@ -256,7 +256,7 @@ def simulate(
     world = World(plan or drawn, entropy, bug.make_engine if bug is not None else None)
     if script is not None:
         world.nemesis.script = script
-    run = Run(world, max(chosen.quick_us, int(hours * HOUR_US)))
+    run = Run(world, max(world.plan.profile.quick_us, int(hours * HOUR_US)))
     run.go()
     return _report(run, world)
 

@@ -12,22 +12,41 @@ statement a line, ``#`` begins a comment::
 
 ``set`` overrides a drawn parameter, ``at`` is a fault at a simulated second, ``expect`` is
 ``safe`` (no rule is broken) or ``broken RULE`` (only with a planted bug, ``bug NAME``).
+``never NOTE`` also forbids members to note that. ``guard NAME RULES`` names the protection that the
+situation calls for (``guards``): without it one of the rules, or ``never``, is broken.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from whimbrel.core.settings import MapSettings
 from whimbrel.errors import UsageError
 from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.guards import GUARDS
 from whimbrel.sim.nemesis import FaultEvent
-from whimbrel.sim.planted import BUGS
+from whimbrel.sim.planted import BUGS, Bug
 from whimbrel.sim.profile import Plan, draw_plan, profile_named
 from whimbrel.sim.run import Report, simulate
 
 SAFE = "safe"
 _PLAN_FIELDS = ("members", "hosts", "smart_clients", "single_clients", "operations_per_s", "rounds")
-_SETTING_FIELDS = {"partitions": "partition_count"}
+_SETTING_FIELDS = {
+    "partitions": "partition_count",
+    "call_timeout_us": "call_timeout_us",
+    "heartbeat_timeout_us": "heartbeat_timeout_us",
+    "migration_chunk_bytes_max": "migration_chunk_bytes_max",
+    "migration_interval_us": "migration_interval_us",
+    "migration_timeout_us": "migration_timeout_us",
+    "replication_max_parallel": "replication_max_parallel",
+    "stamp_interval_us": "table_send_interval_us",
+}
+REST_US = 1_000_000
+"""With ``set rounds`` a run ends so long after its last event, or when its rounds are over."""
+_BACKUPS = "backups"
+"""Synchronous backups of every map; then there are no asynchronous ones."""
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -40,6 +59,11 @@ class Scenario(msgspec.Struct, frozen=True):
     expectation: str = SAFE
     """``safe``, or the rule that must be broken."""
     bug: str = ""
+    guard: str = ""
+    """Protection without which the scenario must fail."""
+    guard_rules: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    """Notes that no member may make."""
 
     @property
     def text(self) -> str:
@@ -47,6 +71,9 @@ class Scenario(msgspec.Struct, frozen=True):
         lines = [f"seed {self.seed}", f"profile {self.profile}"]
         if self.bug:
             lines.append(f"bug {self.bug}")
+        if self.guard:
+            lines.append(" ".join(("guard", self.guard, *self.guard_rules)))
+        lines += [f"never {note}" for note in self.never]
         lines += [f"set {name} {value}" for name, value in self.overrides.items()]
         lines += [event.text() for event in self.events]
         lines.append(
@@ -69,13 +96,46 @@ class Scenario(msgspec.Struct, frozen=True):
             for name, value in self.overrides.items()
             if name in _SETTING_FIELDS
         }
+        if _BACKUPS in self.overrides:
+            count = self.overrides[_BACKUPS]
+            plan = msgspec.structs.replace(
+                plan,
+                backup_count=count,
+                async_backup_count=0,
+                settings=msgspec.structs.replace(
+                    plan.settings, maps=(MapSettings("default", count, 0),)
+                ),
+            )
+        profile = plan.profile
+        if "rounds" in self.overrides and self.events:
+            last_us = max(event.at_us for event in self.events)
+            profile = msgspec.structs.replace(profile, quick_us=last_us + REST_US)
         return msgspec.structs.replace(
-            plan, settings=msgspec.structs.replace(plan.settings, **settings), **fields
+            plan,
+            profile=profile,
+            settings=msgspec.structs.replace(plan.settings, **settings),
+            **fields,
         )
 
     def play(self) -> Report:
         """Run it."""
-        bug = BUGS[self.bug] if self.bug else None
+        return self._play(BUGS[self.bug] if self.bug else None)
+
+    def play_unguarded(self) -> Report:
+        """Run it with its protection switched off.
+
+        Raises:
+            UsageError: It names no protection.
+        """
+        if not self.guard:
+            raise UsageError("the scenario names no protection")
+        return self._play(GUARDS[self.guard])
+
+    def with_seed(self, seed: int) -> Scenario:
+        """The same events on another draw of everything else."""
+        return msgspec.structs.replace(self, seed=seed)
+
+    def _play(self, bug: Bug | None) -> Report:
         return simulate(
             self.seed, self.profile, bug=bug, script=list(self.events), plan=self.plan()
         )
@@ -83,7 +143,15 @@ class Scenario(msgspec.Struct, frozen=True):
     def is_as_expected(self, report: Report) -> bool:
         """Whether a report is what the file says."""
         broken = [violation.rule for violation in report.violations]
+        if any(note in report.notes for note in self.never):
+            return False
         return not broken if self.expectation == SAFE else self.expectation in broken
+
+    def is_caught(self, report: Report) -> bool:
+        """Whether a run without the protection failed as the file says."""
+        if self.never and any(note in report.notes for note in self.never):
+            return True
+        return bool(report.violations) and report.violations[0].rule in self.guard_rules
 
 
 def parse_scenario(text: str) -> Scenario:
@@ -92,36 +160,57 @@ def parse_scenario(text: str) -> Scenario:
     Raises:
         UsageError: A line is none of the statements; names the line.
     """
-    seed, profile, expectation, bug = 0, "swarm", SAFE, ""
-    overrides: dict[str, int] = {}
-    events: list[FaultEvent] = []
+    scenario = Scenario(0, "swarm", {}, ())
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         try:
-            match words:
-                case []:
-                    pass
-                case ["seed", value]:
-                    seed = int(value)
-                case ["profile", value]:
-                    profile = value
-                case ["bug", value] if value in BUGS:
-                    bug = value
-                case ["set", name, value] if name in (*_PLAN_FIELDS, *_SETTING_FIELDS):
-                    overrides[name] = int(value)
-                case ["at", second, verb, *rest]:
-                    events.append(_event(second, verb, rest))
-                case ["expect", "safe"]:
-                    expectation = SAFE
-                case ["expect", "broken", rule]:
-                    expectation = rule
-                case _:
-                    raise ValueError("no statement")
+            if words:
+                changes = _about_the_run(words) or _about_its_end(words)
+                if "overrides" in changes:
+                    changes["overrides"] = {**scenario.overrides, **changes["overrides"]}
+                for name in ("events", "never"):
+                    if name in changes:
+                        changes[name] = (*getattr(scenario, name), changes[name])
+                scenario = msgspec.structs.replace(scenario, **changes)
         except ValueError as error:
             raise UsageError(
                 f"line {number}: {line.strip()!r} is no statement ({error})"
             ) from error
-    return Scenario(seed, profile, overrides, tuple(events), expectation, bug)
+    return scenario
+
+
+def _about_the_run(words: list[str]) -> dict[str, Any]:
+    """What a statement about the plan or its faults changes; nothing when it is about the end."""
+    match words:
+        case ["seed", value]:
+            return {"seed": int(value)}
+        case ["profile", value]:
+            return {"profile": value}
+        case ["bug", value] if value in BUGS:
+            return {"bug": value}
+        case ["set", name, value] if name in (*_PLAN_FIELDS, *_SETTING_FIELDS, _BACKUPS):
+            return {"overrides": {name: int(value)}}
+        case ["at", second, verb, *rest]:
+            return {"events": _event(second, verb, rest)}
+    return {}
+
+
+def _about_its_end(words: list[str]) -> dict[str, Any]:
+    """What a statement about the expected end changes.
+
+    Raises:
+        ValueError: It is no statement at all.
+    """
+    match words:
+        case ["expect", "safe"]:
+            return {"expectation": SAFE}
+        case ["expect", "broken", rule]:
+            return {"expectation": rule}
+        case ["never", value]:
+            return {"never": value}
+        case ["guard", value, *rules] if value in GUARDS:
+            return {"guard": value, "guard_rules": tuple(rules)}
+    raise ValueError("no statement")
 
 
 def _event(second: str, verb: str, rest: list[str]) -> FaultEvent:

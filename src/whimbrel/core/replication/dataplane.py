@@ -80,7 +80,10 @@ class DataPlane:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         count = ctx.settings.partition_count
-        self.partitions = [PartitionReplica(PartitionId(pid)) for pid in range(count)]
+        fresh = ctx.settings.stale_read_disabled
+        self.partitions = [
+            PartitionReplica(PartitionId(pid), stale_read_disabled=fresh) for pid in range(count)
+        ]
         self.reply: PendingReply | None = None
         self.ack_to = b""
         self.completed: list[PendingReply] = []

@@ -241,6 +241,7 @@ class PartitionReplica:
         has_data: False while we are back in our seat without the data that belong there.
         is_primary: ``index`` is 0, and we have the data.
         writable: Primary and not migrating.
+        readable: Primary, and not migrating where stale reads are disabled (GCM-32).
         is_confirmed: We are not a backup, or the present primary has told us its versions.
         ahead_version: Version of a row that we have not got yet but whose primary has sent us
             operations already; what we hold then follows that row.
@@ -265,13 +266,16 @@ class PartitionReplica:
         "migrating",
         "pid",
         "primary_since",
+        "readable",
         "row",
+        "stale_read_disabled",
         "version",
         "writable",
     )
 
-    def __init__(self, pid: PartitionId) -> None:
+    def __init__(self, pid: PartitionId, *, stale_read_disabled: bool = False) -> None:
         self.pid = pid
+        self.stale_read_disabled = stale_read_disabled
         self.index: ReplicaIndex = NO_INDEX
         self.version = 0
         self.row: Row = EMPTY_ROW
@@ -279,6 +283,7 @@ class PartitionReplica:
         self.has_data = True
         self.is_primary = False
         self.writable = False
+        self.readable = False
         self.is_confirmed = True
         self.primary_since = 0
         self.ahead_version = 0
@@ -318,18 +323,22 @@ class PartitionReplica:
         self.version = version
         self.index = index
         self.is_primary = index == 0 and self.has_data
-        self.writable = self.is_primary and not self.migrating
+        self.set_migrating(self.migrating)
 
     def gain_data(self) -> None:
         """We have what belongs into our seat: serve, if it is the primary's."""
         self.has_data = True
         self.is_primary = self.index == 0
-        self.writable = self.is_primary and not self.migrating
+        self.set_migrating(self.migrating)
 
     def set_migrating(self, migrating: bool) -> None:
-        """Switch the flag that makes writes wait."""
+        """Switch the flag that makes writes wait, and reads where they must be fresh.
+
+        Between the destination's commit and ours its clients write what we do not have.
+        """
         self.migrating = migrating
         self.writable = self.is_primary and not migrating
+        self.readable = self.is_primary and not (migrating and self.stale_read_disabled)
 
 
 class FragmentExport:
@@ -375,6 +384,8 @@ class FragmentExport:
             part = self._next_part(bytes_max if self._in_one else budget)
             budget -= len(part.data) + 1
             parts.append(part)
+            if not part.last and not self._in_one:
+                break
         if self._current < len(self._queue):
             return tuple(parts), False
         if not self._is_drained() and self._polls_left > 0:

@@ -52,6 +52,9 @@ from whimbrel.core.structures.record import (
 )
 from whimbrel.errors import ProtocolError, SerializationError
 
+CHUNK_ENTRIES_MAX = 2_000
+"""Entries in one chunk: small ones cost their receiver a microsecond each, whatever their bytes."""
+
 SCAN_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of keys and values after which a chunk of a scan ends, however few entries it has: an
 answer must fit into a message whatever the size of the values."""
@@ -471,7 +474,7 @@ class MapStore:
             keys: From ``keys_now``; must not change between calls.
             position: Where to begin.
             bytes_max: The chunk ends with the entry that reaches this size, so one large entry is
-                a chunk of its own.
+                a chunk of its own; it also ends after CHUNK_ENTRIES_MAX entries.
 
         Returns:
             The chunk and the position of the next one, ``len(keys)`` at the end.
@@ -481,7 +484,7 @@ class MapStore:
         pieces: list[bytes] = []
         add = pieces.append
         size = 0
-        total = len(keys)
+        total = min(len(keys), position + CHUNK_ENTRIES_MAX)
         while position < total and size < bytes_max:
             key = keys[position]
             position += 1

@@ -1,0 +1,294 @@
+"""Goal: a migration in pieces: what travels together, how much at once, how long a step takes."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+from tests.unit.migration_net import MS, FakeExport, wish
+from tests.unit.migration_net import SETTINGS as CONTROL_SETTINGS
+from tests.unit.migration_net import Net as ControlNet
+from tests.unit.replication_net import SETTINGS, Net, migration
+
+from whimbrel.core.ids import Namespace
+from whimbrel.core.messages import (
+    FragmentAnswered,
+    FragmentPart,
+    FragmentSent,
+    Message,
+    MigrationCommitRequested,
+    MigrationRequested,
+    TablePublished,
+    Vector,
+)
+from whimbrel.core.model import MigrationKind
+from whimbrel.core.structures.map_store import CHUNK_ENTRIES_MAX
+from whimbrel.wire.links import decode_message, encode_message
+
+STEP_MS_MAX = 5.0
+MOVE = migration(MigrationKind.MOVE, "c", 5, new=0, source="a", source_slots=(0, -1))
+
+
+def test_the_state_of_a_fragment_crosses_the_wire() -> None:
+    """GCM-35: namespace, data and vector in this order; also with nothing in it, as the probe."""
+    part = FragmentPart(
+        Namespace("map/m"), b"\0entries\xff", Vector(7, (1, 2, 3, 4, 5, 6)), (1, 0), True, False
+    )
+    assert FragmentPart.__struct_fields__[:3] == ("namespace", "data", "vector")
+    for message in (
+        FragmentSent(MOVE, 3, (part, part), False),
+        FragmentSent(MOVE, 0, (), False, (MOVE,)),
+    ):
+        assert decode_message(encode_message(message)) == message
+
+
+def exported(net: Net, bytes_max: int) -> list[tuple[FragmentPart, ...]]:
+    """All that an export of partition 0 hands out, message by message."""
+    export = net["a"].plane.open_export(MOVE)
+    messages: list[tuple[FragmentPart, ...]] = []
+    last = False
+    while not last:
+        parts, last = export.next_parts(bytes_max)
+        messages.append(parts)
+    return messages
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_namespace_travels_in_parts_of_its_own(seed: int) -> None:
+    """GCM-29, GCM-34, GCM-37: random maps: a part is of one namespace, those of a namespace follow
+    one another, every one is begun and ended once; without fragments all is one message.
+    """
+    rng = random.Random(seed)
+    names = [f"map{number}" for number in range(rng.randint(1, 7))]
+    sizes = {name: rng.randint(1, 60) for name in names}
+    for fragments in (True, False):
+        net = Net("abc", msgspec.structs.replace(SETTINGS, migration_fragments_enabled=fragments))
+        net.set_row(0, "a", 5)
+        for name in names:
+            for number in range(sizes[name]):
+                net.put(name, number, "x" * 20)
+        messages = exported(net, 700)
+        parts = [part for message in messages for part in message]
+        order = list(dict.fromkeys(part.namespace for part in parts))
+        assert sorted(order) == sorted(f"map/{name}" for name in names)
+        runs = [part.namespace for part in parts]
+        assert runs == sorted(runs, key=order.index)
+        for namespace in order:
+            own = [part for part in parts if part.namespace == namespace]
+            assert own[0].first and own[-1].last
+            assert sum(part.first for part in own) == sum(part.last for part in own) == 1
+        if not fragments:
+            assert len(messages) == 1
+        elif sum(sizes.values()) > 60:
+            assert len(messages) > 1
+
+
+def test_a_chunk_ends_after_so_many_entries() -> None:
+    """GCM-42: tiny entries cost time by their number; a message has at most so many of them."""
+    net = Net("abc")
+    net.set_row(0, "a", 5)
+    for number in range(2 * CHUNK_ENTRIES_MAX + 10):
+        net.put("m", number, "")
+    messages = exported(net, 10_000_000)
+    assert len(messages) == 3
+    target = net["c"].plane
+    target.begin_destination(MOVE)
+    for parts in messages:
+        target.ingest(MOVE, parts)
+    net.set_row(0, "c", 6)
+    assert len(net["c"].content(0, "m")) == 2 * CHUNK_ENTRIES_MAX + 10
+
+
+class Stopwatch:
+    """CPU milliseconds of steps, by name."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, list[float]] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Time one step."""
+        before = time.process_time()
+        yield
+        self.taken.setdefault(name, []).append((time.process_time() - before) * 1_000)
+
+
+def copy_in_steps(net: Net, watch: Stopwatch) -> None:
+    """Move the entries of partition 0 from a to c, message by message."""
+    export = net["a"].plane.open_export(MOVE)
+    sequence, last = 0, False
+    while not last:
+        sequence += 1
+        with watch.of("send"):
+            parts, last = export.next_parts(SETTINGS.migration_chunk_bytes_max)
+            payload = encode_message(FragmentSent(MOVE, sequence, parts, last))
+        del parts
+        with watch.of("receive"):
+            message = decode_message(payload)
+            assert isinstance(message, FragmentSent)
+            net["c"].plane.ingest(MOVE, message.parts)
+
+
+def steps_of_a_large_migration() -> dict[str, list[float]]:
+    """CPU milliseconds of every step of moving 10 MB in one fragment, by name."""
+    net = Net("abc")
+    net.set_row(0, "a", 5)
+    text = "x" * 500
+    for number in range(20_000):
+        net.put("m", number, text)
+    net.pump()
+    watch = Stopwatch()
+    with watch.of("begin"):
+        net["a"].plane.begin_source(MOVE)
+    net["c"].plane.begin_destination(MOVE)
+    copy_in_steps(net, watch)
+    with watch.of("commit at the destination"):
+        net.set_row(0, "c", 6, only="c")
+    with watch.of("commit at the source"):
+        net.set_row(0, "c", 6, only="a")
+    return watch.taken
+
+
+def test_no_step_of_a_migration_occupies_a_member_for_long() -> None:
+    """GCM-42: a large fragment moves in steps of at most 5 ms of CPU each, so that operations on
+    other partitions are served in between. Method: the least of three runs for each step.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        runs = [steps_of_a_large_migration() for _ in range(3)]
+    finally:
+        gc.enable()
+    assert len(runs[0]["send"]) > 30, "it is a large fragment"
+    for name in runs[0]:
+        least = [min(times) for times in zip(*(run[name] for run in runs), strict=True)]
+        assert max(least) <= STEP_MS_MAX, (name, sorted(least)[-3:])
+
+
+class Whole(FakeExport):
+    """All chunks at once, as without fragments."""
+
+    def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
+        parts: list[FragmentPart] = []
+        last = not self.chunks
+        while not last:
+            more, last = super().next_parts(bytes_max)
+            parts += more
+        return tuple(parts), True
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("ab", "cb"), ("ab", "ac"), ("a", "ac"), ("a", "ca")]
+)
+def test_the_master_does_not_know_whether_fragments_are_on(before: str, after: str) -> None:
+    """GCM-28 to GCM-30: its messages are equal byte for byte in both modes, and so is the end; one
+    data message carries everything when they are off.
+    """
+    said: list[list[bytes]] = []
+    data: list[int] = []
+    rows = []
+    for whole in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            wish(patch, {0: before})
+            settings = msgspec.structs.replace(
+                CONTROL_SETTINGS, partition_count=1, migration_fragments_enabled=not whole
+            )
+            net = ControlNet(settings)
+            net.add("m", *before, lite=["m"])
+            net.settle()
+            net.fill()
+            net.trace.clear()
+            wish(patch, {0: after})
+            if whole:
+                host = net.nodes[before[0]].host
+                host.open_export = lambda m, host=host: Whole(list(host.data[m.partition_id]))  # type: ignore[method-assign, misc]
+            net.add("c")
+            net.settle()
+            net.check()
+        types = (MigrationRequested, MigrationCommitRequested, TablePublished)
+        said.append(
+            [
+                encode_message(message)
+                for sender, _, message in net.trace
+                if sender == "m" and isinstance(message, types)
+            ]
+        )
+        data.append(sum(isinstance(m, FragmentSent) and bool(m.parts) for _, _, m in net.trace))
+        rows.append(net.master.room.table.rows)
+    assert said[0] == said[1] and len(said[0]) >= 3
+    assert data == [3, 1]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 10, 20])
+def test_what_is_in_flight_follows_from_the_limit(limit: int) -> None:
+    """PIM-29, GCM-36, GCM-43, bug 41: a source has at most one message under way for each of its
+    migrations, at most ``limit`` in all; a higher limit takes less time (see the next test).
+    """
+    seconds, peak = move_with(limit)
+    assert 0 < peak <= limit
+    assert seconds > 0
+
+
+def test_more_in_parallel_takes_less_time() -> None:
+    """PIM-29: the same plan with limits 1, 5 and 20 per member: ever faster."""
+    times = [move_with(limit)[0] for limit in (1, 5, 20)]
+    assert times[0] > 2 * times[1] > 2 * times[2] / 1.2
+
+
+def move_with(limit: int) -> tuple[float, int]:
+    """Seconds of a join with so many migrations per member, and the greatest number of data
+    messages that one member had under way.
+    """
+    settings = msgspec.structs.replace(
+        CONTROL_SETTINGS, partition_count=60, migration_max_parallel=limit
+    )
+    net = ControlNet(settings)
+    net.add("a", "b", "c")
+    net.settle()
+    net.fill(entries=6)
+    open_now: Counter[str] = Counter()
+    waiting: dict[tuple[str, int], str] = {}
+    peak = 0
+
+    def count(sender: str, _to: str, message: Message) -> str:
+        nonlocal peak
+        if isinstance(message, FragmentSent) and message.parts:
+            waiting[message.migration.id, message.sequence] = sender
+            open_now[sender] += 1
+            peak = max(peak, *open_now.values())
+        elif isinstance(message, FragmentAnswered):
+            source = waiting.pop((message.migration_id, message.sequence), None)
+            if source is not None:
+                open_now[source] -= 1
+        return "deliver"
+
+    net.on_send = count
+    net.delay_us = lambda is_data: 5 * MS if is_data else MS
+    began_us = net.now_us
+    net.add("d")
+    net.settle()
+    net.check(entries=6)
+    return (net.now_us - began_us) / 1e6, peak
+
+
+def test_one_plan_for_a_trigger() -> None:
+    """PIM-20, ADL-49: a join makes one plan with all its migrations, not one plan for each."""
+    net = ControlNet()
+    net.add("a", "b", "c")
+    net.settle()
+    net.fill()
+    net.master.notes.clear()
+    net.add("d")
+    net.settle()
+    net.check()
+    plans = [note for note in net.master.notes if note.kind == "migration.planned"]
+    assert len(plans) == 1 and len(net.kinds()) > 1
+    (process,) = [one for one in net.master.room.history if one["reason"] == "a member joined"][-1:]
+    assert process["planned"] == process["completed"] == len(net.kinds())
