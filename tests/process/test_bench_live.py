@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.bench import paper_07_live
+from whimbrel.bench import idle, paper_07_live
 from whimbrel.cli.main import run
 
 
@@ -29,6 +29,19 @@ def test_changes_of_real_members_cost_no_copy_too_many(monkeypatch: pytest.Monke
     assert "not measured" in figures["note"]
     [(_, columns, shown)] = paper_07_live.tables(figures)
     assert all(len(row) == len(columns) for row in shown) and len(shown) == 10
+
+
+def test_idle_members_are_measured_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the figure is the processor time of the members alone. Method: two for a moment; each
+    used some at its start and next to none now.
+    """
+    monkeypatch.setattr(idle, "MEMBERS", 2)
+    monkeypatch.setattr(idle, "SETTLE_S", 0.0)
+    monkeypatch.setattr(idle, "SPAN_S", 1.0)
+    figures = idle.run()
+    shares = figures["percent_of_core"]
+    assert isinstance(shares, list) and len(shares) == 2
+    assert all(0 <= share < 100 for share in shares)
 
 
 def test_a_folder_without_the_harness_is_wrong_usage(

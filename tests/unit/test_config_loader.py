@@ -229,3 +229,17 @@ def test_join_addresses_lose_repetitions() -> None:
     """Goal: lists as text and as TOML arrays, order kept, IPv6 in brackets."""
     config = load(flags=sets("network.join=a:1, b:2,,a:1,[::1]:3"))
     assert config.runtime.join == (Address("a", 1), Address("b", 2), Address("::1", 3))
+
+
+def test_custom_groups_need_patterns() -> None:
+    """Goal: custom groups without patterns are refused at the start, not in a plan. Method: none,
+    one that makes no sense, one that does; patterns are no matter for other groups.
+    """
+    assert any(
+        "partition.groups" in text for text in problems(None, None, "partition.group=custom")
+    )
+    told = problems(None, None, "partition.group=custom", "partition.groups=10.0.1.*;")
+    assert any("10.0.1.*;" in text for text in told)
+    config = load(None, None, sets("partition.group=custom", "partition.groups=10.0.1.*; db-*"))
+    assert config.core.member_group_patterns == "10.0.1.*; db-*"
+    assert load(None, None, sets("partition.groups=;")).core.member_group == "member"

@@ -39,6 +39,7 @@ BENCHMARKS = {
     "hot-path": Benchmark("hot_path", "CPU of pipelined gets and puts in Python alone"),
     "planner": Benchmark("planner", "CPU of the master's planning, copies beside their bound"),
     "join": Benchmark("join", "Time of a join and a leave, four real processes"),
+    "idle": Benchmark("idle", "Processor time of ten members that nobody asks anything"),
     "paper-07": Benchmark(
         "paper_07", "The tables of paper 07 at their own sizes, simulated, beside the least "
         "time the links allow", ("chunk_kib",), has_tables=True,

@@ -35,8 +35,9 @@ from whimbrel.config.values import (
     shown,
 )
 from whimbrel.core.ids import BACKUP_COUNT_MAX
+from whimbrel.core.partition.groups import parse_patterns
 from whimbrel.core.settings import CoreSettings, MapSettings
-from whimbrel.errors import ConfigError
+from whimbrel.errors import ConfigError, UsageError
 
 ENVIRONMENT_PREFIX = "WHIMBREL_"
 PATTERNS_MAX = 1_000
@@ -388,11 +389,21 @@ def _check_together(work: _Work) -> None:
     if len(work.patterns) > PATTERNS_MAX:
         say(f"map: {len(work.patterns)} patterns; at most {PATTERNS_MAX} are allowed")
     _check_network(work)
+    _check_groups(work)
 
 
 def _number(work: _Work, name: str) -> float:
     value = work.value(name)
     return value if isinstance(value, int | float) else 0
+
+
+def _check_groups(work: _Work) -> None:
+    """Custom groups need patterns that make sense."""
+    if work.value("partition.group") == "custom" and work.sound("partition.groups"):
+        try:
+            parse_patterns(str(work.value("partition.groups")))
+        except UsageError as problem:
+            work.problems.append(f"{work.blame('partition.groups')} {problem}")
 
 
 def _check_network(work: _Work) -> None:

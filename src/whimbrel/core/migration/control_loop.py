@@ -251,7 +251,8 @@ class ControlLoop:
         members = [
             member for member in self._ctx.data_members() if member.id not in self._ctx.leaving
         ]
-        return member_groups(members, self._ctx.settings.member_group)
+        settings = self._ctx.settings
+        return member_groups(members, settings.member_group, settings.member_group_patterns)
 
     def _targets(self) -> list[tuple[MemberId | None, ...]]:
         """The rows that repartitioning wants."""
@@ -318,7 +319,13 @@ class ControlLoop:
                 promotions=process.promotions,
                 bytes=process.bytes_moved,
             )
-        for sentence in group_warnings(self._ctx.data_members(), self._ctx.settings.member_group):
+        settings = self._ctx.settings
+        for sentence in group_warnings(
+            self._ctx.data_members(),
+            settings.member_group,
+            settings.member_group_patterns,
+            self.replica_depth,
+        ):
             self._ctx.note("migration.group_warning", "warning", sentence=sentence)
 
     # -- leaving --------------------------------------------------------------------------
