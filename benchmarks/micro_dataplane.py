@@ -22,7 +22,7 @@ from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.structures.map_service import MapService
 from whimbrel.core.structures.map_store import MapStore
-from whimbrel.core.structures.record import make_timing
+from whimbrel.core.structures.record import make_timing, stored_key
 
 PARTITIONS = 271
 ENTRIES = 20_000
@@ -118,7 +118,7 @@ def replication(report: dict[str, float]) -> None:
 
 def store(report: dict[str, float]) -> None:
     """Memory, copying, scanning and sweeping of one large store."""
-    keys = [key[4:] for key in keys_of(200_000)]
+    keys = [stored_key(key) for key in keys_of(200_000)]
     before = rss_bytes()
     filled = MapStore()
     for key in keys:

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from whimbrel.core.structures.map_store import SCAN_END, MapStore
-from whimbrel.core.structures.record import make_timing
+from whimbrel.core.structures.record import RECORD_BYTES, key_body, make_timing, stored_key
 
-KEYS = st.integers(0, 12).map(lambda n: b"\0\0\0\x01" + bytes([n]) * (n % 5 + 1))
+TYPE_IDS = (b"\0\0\0\x01", b"\xff\xff\xff\xf5")
+BODIES = st.integers(0, 12).map(lambda n: TYPE_IDS[n % 2] + bytes([n]) * (n % 5 + 1))
+KEYS = BODIES.map(lambda body: stored_key(bytes(4) + body))
 VALUES = st.binary(min_size=8, max_size=20)
 SPANS = st.sampled_from([0, 0, 1, 5, 50])
 HASHES = st.sampled_from([b"", b"", b"\1\2\3\4"])
@@ -72,7 +74,7 @@ class StoreAndTwin(RuleBasedStateMachine):
         old, operation = self.store.put(key, value, self.now_ms, timing, key_hash)
         self.repeat(operation)
         known = self.twin.get(key)
-        assert (None if old is None else old[20:]) == (known.value if known else None)
+        assert (None if old is None else old[RECORD_BYTES:]) == (known.value if known else None)
         end = self.now_ms + ttl if ttl else None
         if key_hash:
             self.hashes[key] = key_hash
@@ -123,7 +125,7 @@ class StoreAndTwin(RuleBasedStateMachine):
         expired = {k for k, e in self.twin.items() if e.is_gone(self.now_ms)}
         assert len(gone) == min(limit, len(expired))
         for data, value, operation in gone:
-            key = data[4:]
+            key = stored_key(data)
             assert key in expired and self.twin.pop(key).value == value
             self.hashes.pop(key, None)
             self.repeat(operation)
@@ -149,7 +151,7 @@ class StoreAndTwin(RuleBasedStateMachine):
         assert self.scan is not None
         cursor, seen, wanted = self.scan
         cursor, found = self.store.scan(cursor, count, self.now_ms)
-        seen.extend(data[4:] for data, _ in found)
+        seen.extend(stored_key(data) for data, _ in found)
         self.scan = (cursor, seen, wanted)
         if cursor == SCAN_END:
             assert len(seen) == len(set(seen)), "an entry came twice"
@@ -160,7 +162,7 @@ class StoreAndTwin(RuleBasedStateMachine):
     def equal(self) -> None:
         alive = self.alive()
         assert dict(self.store.entries(self.now_ms)) == {
-            (self.twin[k].key_hash or bytes(4)) + k: v for k, v in alive.items()
+            (self.twin[k].key_hash or bytes(4)) + key_body(k): v for k, v in alive.items()
         }
         assert self.store.size(self.now_ms) == len(alive)
         assert len(self.store) == len(self.twin)

@@ -223,7 +223,7 @@ def test_whole_map_calls(stage: Stage) -> None:
     assert not maps.contains_value(partitions, "m", value("none"))
     assert dict(maps.get_all(stage.p, "m", [key(1), key(9)])) == {key(1): X}
     assert maps.get_all(stage.p, "never", [key(1)]) == []
-    assert maps.memory(partitions, "m") == (3, sum(12 + len(v) for v in (X, Y, Z)))
+    assert maps.memory(partitions, "m") == (3, sum(11 + len(v) for v in (X, Y, Z)))
     cursor, keys = maps.fetch_keys(stage.p, "m", 0, 10)
     assert cursor == -1 and sorted(keys) == [key(1), key(2)]
     assert maps.fetch_entries(stage.p, "never", 0, 10) == (-1, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 
@@ -14,18 +15,27 @@ from whimbrel.core.structures.map_store import (
 )
 from whimbrel.core.structures.record import (
     NEVER_MS,
+    RECORD,
     RECORD_BYTES,
     UNSET,
+    key_body,
     make_timing,
+    record_head,
     same_value,
     split_key,
+    stored_key,
 )
 from whimbrel.errors import ProtocolError, SerializationError, UsageError
 
 
-def key(number: int) -> bytes:
-    """A stored key: type id and payload."""
+def body(number: int) -> bytes:
+    """A key's Data without its partition hash: type id and payload."""
     return b"\xff\xff\xff\xf8" + number.to_bytes(8, "big")
+
+
+def key(number: int) -> bytes:
+    """The stored form of the same key."""
+    return stored_key(bytes(4) + body(number))
 
 
 def value(number: int) -> bytes:
@@ -62,7 +72,7 @@ def test_put_get_remove() -> None:
     assert (view.created_ms, view.updated_ms, view.version) == (10, 20, 1)
     assert (view.expires_ms, view.ttl_ms, view.max_idle_ms) == (NEVER_MS, 0, 0)
     assert (view.hits, view.last_access_ms) == (UNSET, UNSET) == (-1, -1)
-    assert view.key == bytes(4) + key(1) and view.value == value(22)
+    assert view.key == bytes(4) + body(1) and view.value == value(22)
     assert store.bytes_used == len(key(1)) + len(value(22))
     assert store.remove(key(1))[0] is not None and store.remove(key(1))[0] is None
     assert store.bytes_used == 0 and len(store) == 0 and store.entry_view(key(1), 20) is None
@@ -70,15 +80,15 @@ def test_put_get_remove() -> None:
 
 def test_a_partition_hash_is_remembered_but_not_compared() -> None:
     """Facts 1.1: keys are equal without their first four bytes; they come back as they came."""
-    head, stored = split_key(b"\x00\x00\x00\x07" + key(1))
+    head, stored = split_key(b"\x00\x00\x00\x07" + body(1))
     assert (head, stored) == (b"\x00\x00\x00\x07", key(1))
-    assert split_key(bytes(4) + key(1)) == (b"", key(1))
+    assert split_key(bytes(4) + body(1)) == (b"", key(1))
     store = MapStore()
     _, operation = store.put(stored, value(1), 0, b"", head)
-    assert store.key_data(stored) == head + key(1)
+    assert store.key_data(stored) == head + body(1)
     twin = MapStore()
     twin.apply(operation, 0, len(operation))
-    assert list(twin.entries(0)) == [(head + key(1), value(1))]
+    assert list(twin.entries(0)) == [(head + body(1), value(1))]
     with pytest.raises(UsageError):
         split_key(b"short")
     assert same_value(b"\0\0\0\1" + b"same", b"\0\0\0\2" + b"same")
@@ -107,7 +117,7 @@ def test_time_to_live_counts_from_the_write() -> None:
     assert store.entry_view(key(1), 1_500) is None
     assert store.sweep_expired(1_499, 10) == []
     ((data, gone, _),) = store.sweep_expired(1_500, 10)
-    assert (data, gone) == (bytes(4) + key(1), value(1))
+    assert (data, gone) == (bytes(4) + body(1), value(1))
     assert store.sweep_expired(9_999, 10) == [] and len(store) == 0
 
 
@@ -193,7 +203,7 @@ def test_damaged_operations_are_refused_and_change_nothing() -> None:
 def test_a_scan_returns_everything_once(count: int) -> None:
     """In chunks of any size."""
     store = filled(300)
-    assert sorted(walk(store, count)) == sorted(bytes(4) + key(n) for n in range(300))
+    assert sorted(walk(store, count)) == sorted(bytes(4) + body(n) for n in range(300))
     assert walk(MapStore(), count) == []
     assert store.scan(SCAN_END, 5, 0) == (SCAN_END, [])
 
@@ -206,7 +216,7 @@ def test_a_chunk_of_a_scan_is_bounded_in_bytes() -> None:
         store.put(key(number), large, 1_000)
     cursor, found = store.scan(0, 100, 1_000)
     assert cursor != SCAN_END and 4 <= len(found) <= 5
-    assert sorted(walk(store, 100)) == sorted(bytes(4) + key(n) for n in range(10))
+    assert sorted(walk(store, 100)) == sorted(bytes(4) + body(n) for n in range(10))
 
 
 def test_a_scan_survives_changes_and_goes_on_at_another_replica() -> None:
@@ -228,7 +238,7 @@ def test_a_scan_survives_changes_and_goes_on_at_another_replica() -> None:
             store = other
         if turn % 7 == 0:  # somebody else scans too
             walk(store, 100)
-    stayed = {bytes(4) + key(n) for n in range(turn + 1, 500)}
+    stayed = {bytes(4) + body(n) for n in range(turn + 1, 500)}
     assert len(seen) == len(set(seen)) and stayed <= set(seen)
 
 
@@ -289,3 +299,41 @@ def test_entries_cost_the_collector_nothing() -> None:
         store.put(key(number), value(number), 0, timing)
     store.sweep_expired(1, 10)
     assert len(gc.get_objects()) - before < 50
+
+
+@pytest.mark.parametrize(
+    "type_id", [-1, -11, -128, -129, -65_536, -65_537, -(1 << 31), 0, 1, 255, 65_535, (1 << 31) - 1]
+)
+def test_a_stored_key_is_short_and_exact(type_id: int) -> None:
+    """Every type id comes back; two keys are stored alike only if they are equal."""
+    payloads = (b"", b"\xff", b"\0", b"\xff\xff\xffx")
+    bodies = [type_id.to_bytes(4, "big", signed=True) + payload for payload in payloads]
+    for data in bodies:
+        assert key_body(stored_key(bytes(4) + data)) == data
+    others = [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\0\0", b"\0\xff\xff\xff", b"\xff\0\0\0"]
+    everything = bodies + [other + payload for other in others for payload in payloads]
+    stored = {stored_key(bytes(4) + data) for data in everything}
+    assert len(stored) == len(set(everything))
+
+
+def test_an_ordinary_entry_costs_few_bytes() -> None:
+    """A string key of 24 characters and a value of 100 bytes fill their steps of 16 bytes."""
+    data = bytes(4) + b"\xff\xff\xff\xf5" + (24).to_bytes(4, "big") + b"k" * 24
+    store = MapStore()
+    store.put(stored_key(data), bytes(12) + b"v" * 100, 1)
+    ((stored, record),) = store.records.items()
+    assert (sys.getsizeof(stored), sys.getsizeof(record)) == (64, 160)
+
+
+def test_the_head_of_a_record_holds_both_moments_and_counts_changes() -> None:
+    """48 bits for each moment; the version has 24 and wraps."""
+    store, late_ms = MapStore(), 1_700_000_000_000
+    store.put(key(1), value(1), 5)
+    assert record_head(store.records[key(1)]) == (5, 5, 0)
+    store.put(key(1), value(2), late_ms)
+    assert record_head(store.records[key(1)]) == (5, late_ms, 1)
+    for before, after in ((0xFFFF, 0x10000), (0xFFFFFF, 0)):
+        head = RECORD.pack(bytes(6), 0, 0, before & 0xFFFF, before >> 16)
+        store.records[key(1)] = head + value(1)
+        store.put(key(1), value(3), -1)
+        assert record_head(store.records[key(1)]) == (0, (1 << 48) - 1, after)

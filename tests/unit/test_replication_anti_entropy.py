@@ -20,6 +20,7 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.settings import MapSettings
+from whimbrel.core.structures.record import RECORD_BYTES, stored_key
 
 
 def settled(
@@ -31,7 +32,7 @@ def settled(
         partition_count=partitions,
         replication_max_parallel=limit,
         backup_sync_interval_us=4 * SECOND,
-        migration_chunk_bytes_max=300,
+        migration_chunk_bytes_max=250,
     )
     net = Net(names or row, settings)
     for pid in range(partitions):
@@ -118,8 +119,8 @@ def test_a_sync_removes_what_the_primary_does_not_have() -> None:
     """AE-24, bug 37: replication replaces; and it goes in small answered pieces."""
     net = settled()
     backup = net["b"].fragment(0, "m")
-    extra = key(999)[4:]
-    record = bytes(20) + value("ghost")
+    extra = stored_key(key(999))
+    record = bytes(RECORD_BYTES) + value("ghost")
     operation = b"\x01" + len(extra).to_bytes(4, "little") + extra + record
     backup.store.apply(operation, 0, len(operation))
     lose(net, "m")

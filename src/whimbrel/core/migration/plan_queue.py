@@ -4,10 +4,14 @@ One queue per partition, in plan order (PIM-22). The head of a queue waits in th
 pair of endpoints (data source, destination). A member takes part in at most ``parallel_max``
 migrations, as source and destination together (PIM-24, PIM-25). Among the heads that may
 start, refilling comes before comfort (PIM-27), then the pair whose links carry least, then the
-lower partition id. A permit says nothing of direction: without the links' load a member may spend
-all of its permits on sending while nothing comes in, and a crash is repaired a sixth slower. Nobody
-starves: a step waits only for steps of its plan, and each of those starts once.
-Finding the next one looks only at pairs of members whose load has changed, never at all partitions.
+turn of the partition, then the lower partition id.
+
+A permit says nothing of direction: without the links' load a member may spend all of its permits on
+sending while nothing comes in, and a crash is repaired a sixth slower. Turns mix new primaries and
+new backups, so that a plan which is dropped half-way leaves a newcomer with both in proportion: one
+that had become primary of all it holds could be relieved of that only by further copies. Nobody
+starves: a step waits only for steps of its plan, and each of those starts once. Finding the next
+one looks only at pairs of members whose load has changed, never at all partitions.
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ from whimbrel.core.model import MigrationKind, Step
 
 Pair = tuple[MemberId, MemberId]
 """Data source and destination."""
-Rank = tuple[int, int, PartitionId]
-"""Failed before, refilling or not, partition id; the smallest starts first."""
-Order = tuple[int, int, int, int, PartitionId]
-"""A rank with the load of the pair's links before the partition id."""
+Rank = tuple[int, int, int, PartitionId]
+"""Failed before, refilling or not, turn, partition id; the smallest starts first."""
+Order = tuple[int, int, int, int, int, PartitionId]
+"""A rank with the load of the pair's links before the turn."""
+TURNS = 1 << 32
+"""The turns of one sort of steps lie evenly between 0 and this."""
 
 
 def is_refill(step: Step) -> bool:
@@ -55,6 +61,7 @@ class PlanQueue:
         self._sending: dict[MemberId, int] = {}
         self._taking: dict[MemberId, int] = {}
         self._touched: dict[MemberId, None] = {}
+        self._turns: dict[PartitionId, int] = {}
         self._clears: deque[PartitionId] = deque()
         self._late: Collection[PartitionId | MemberId] = ()
         self.waiting_count = 0
@@ -79,8 +86,22 @@ class PlanQueue:
         for pid, steps in plan:
             self._queues[pid] = deque(steps)
             self.waiting_count += len(steps)
+        self._turns = self._mix(plan)
         for pid in list(self._queues):
             self._offer(pid)
+
+    def _mix(self, plan: Sequence[tuple[PartitionId, Sequence[Step]]]) -> dict[PartitionId, int]:
+        """The turn of each partition: those with one pair and role are spread over the plan."""
+        alike: dict[tuple[MemberId | None, MemberId | None, bool], list[PartitionId]] = {}
+        for pid, steps in plan:
+            step = steps[0]
+            sort = (self._primary_of(pid), step.destination, step.destination_new == 0)
+            alike.setdefault(sort, []).append(pid)
+        return {
+            pid: (2 * position + 1) * TURNS // (2 * len(pids))
+            for pids in alike.values()
+            for position, pid in enumerate(pids)
+        }
 
     def drop(self) -> int:
         """Forget all that waits; returns how many steps that were. The load stays."""
@@ -113,7 +134,7 @@ class PlanQueue:
         pair = (source, destination)
         heap = self._heads.setdefault(pair, [])
         late = pid in self._late or destination in self._late or source in self._late
-        heapq.heappush(heap, (int(late), 0 if is_refill(step) else 1, pid))
+        heapq.heappush(heap, (int(late), 0 if is_refill(step) else 1, self._turns[pid], pid))
         for member in pair:
             self._pairs_of.setdefault(member, {})[pair] = None
             self._touched[member] = None
@@ -167,10 +188,10 @@ class PlanQueue:
             other = pair[1] if pair[0] == member else pair[0]
             if self._is_full(other):
                 continue
-            late, comfort, pid = self._heads[pair][0]
+            late, comfort, turn, pid = self._heads[pair][0]
             sending = self._sending.get(pair[0], 0)
             taking = self._taking.get(pair[1], 0)
-            order = (late, comfort, max(sending, taking), sending + taking, pid)
+            order = (late, comfort, max(sending, taking), sending + taking, turn, pid)
             if best is None or order < best[0]:
                 best = (order, pair)
         return best

@@ -19,14 +19,17 @@ from typing import TYPE_CHECKING, Final, cast
 from whimbrel.core.ids import Namespace
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import (
+    DATA_HEADER_BYTES,
     HASH_BYTES,
-    NO_HASH,
+    ORDINARY_KEY,
     RECORD_BYTES,
+    SHORT_AT,
     TIMING,
     EntryView,
     make_timing,
     same_value,
     split_key,
+    stored_key,
 )
 from whimbrel.errors import RetryableError, UsageError
 
@@ -97,12 +100,13 @@ class MapService:
         if fragment is None:
             return None
         store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
-        return store.get(key[HASH_BYTES:], self._ctx.wall_ms)
+        stored = key[SHORT_AT:] if key.startswith(ORDINARY_KEY) else stored_key(key)
+        return store.get(stored, self._ctx.wall_ms)
 
     def contains_key(self, partition: PartitionReplica, name: str, key: bytes) -> bool:
         """Whether the key is there."""
         store = self._store(partition, name)
-        return store is not None and store.contains(key[HASH_BYTES:], self._ctx.wall_ms)
+        return store is not None and store.contains(stored_key(key), self._ctx.wall_ms)
 
     def get_all(
         self, partition: PartitionReplica, name: str, keys: Iterable[bytes]
@@ -112,13 +116,13 @@ class MapService:
         if store is None:
             return []
         now_ms = self._ctx.wall_ms
-        found = [(key, store.get(key[HASH_BYTES:], now_ms)) for key in keys]
+        found = [(key, store.get(stored_key(key), now_ms)) for key in keys]
         return [(key, value) for key, value in found if value is not None]
 
     def entry_view(self, partition: PartitionReplica, name: str, key: bytes) -> EntryView | None:
         """Everything known about an entry, or None."""
         store = self._store(partition, name)
-        return None if store is None else store.entry_view(key[HASH_BYTES:], self._ctx.wall_ms)
+        return None if store is None else store.entry_view(stored_key(key), self._ctx.wall_ms)
 
     # -- changing one key -----------------------------------------------------------------
 
@@ -480,10 +484,10 @@ class MapService:
         store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
         now_ms = self._ctx.wall_ms
         key_hash = b""
-        if len(key) < 8 or not key.startswith(NO_HASH):
+        if len(key) < DATA_HEADER_BYTES or not key.startswith(ORDINARY_KEY):
             key_hash, stored = split_key(key)
         else:
-            stored = key[HASH_BYTES:]
+            stored = key[SHORT_AT:]
         timing = b""
         limits = self._limits.get(name) or self._find_limits(name)
         if ttl_ms > 0 or max_idle_ms > 0 or limits != NO_LIMITS:
@@ -510,7 +514,7 @@ class MapService:
         if fragment is None:
             return None
         store = cast("MapStore", fragment.store)
-        stored = key[HASH_BYTES:]
+        stored = stored_key(key)
         if store.timings:
             self._reap(partition, fragment, stored)
         data = store.key_data(stored) if self.listened else key

@@ -3,9 +3,10 @@
 Knows keys, packed records, expiry and the bytes of backup operations and chunks. Knows nothing of
 replicas, versions, members or listeners. Time is given by the caller in wall clock milliseconds.
 
-A key is a Data without its first four bytes: those are the partition hash, which equality does not
-look at. A hash other than 0 is kept beside, so that a key is handed out as it came in. Timings are
-kept beside too, for entries that can expire only: the ordinary entry is one dictionary slot.
+A key is kept in the form that ``record.stored_key`` gives it: without the partition hash, which
+equality does not look at. A hash other than 0 is kept beside, so that a key is handed out as it
+came in. Timings are kept beside too, for entries that can expire only: the ordinary entry is one
+dictionary slot.
 
 Every change returns the backup operation that repeats it: a piece of state ("this record under that
 key"), so that applying one twice, or late in its own order, does no harm.
@@ -28,6 +29,8 @@ from whimbrel.core.structures.record import (
     CLEAR,
     HASH_BYTES,
     KIND_MASK,
+    MOMENT_BYTES,
+    MOMENT_MASK,
     NEVER_MS,
     NO_HASH,
     OPERATION,
@@ -43,7 +46,9 @@ from whimbrel.core.structures.record import (
     WITH_TIMING,
     EntryView,
     deadline_of,
+    key_body,
     make_timing,
+    record_head,
 )
 from whimbrel.errors import ProtocolError, SerializationError
 
@@ -142,14 +147,14 @@ class MapStore:
 
     def key_data(self, key: bytes) -> bytes:
         """The whole Data of a stored key, with the partition hash it came with."""
-        return (self._hashes.get(key, NO_HASH) if self._hashes else NO_HASH) + key
+        return (self._hashes.get(key, NO_HASH) if self._hashes else NO_HASH) + key_body(key)
 
     def entry_view(self, key: bytes, now_ms: int) -> EntryView | None:
         """Everything known about an entry, None when it is not there or expired."""
         record = self.records.get(key)
         if record is None or self.is_expired(key, now_ms):
             return None
-        created_ms, updated_ms, version = _unpack_record(record)
+        created_ms, updated_ms, version = record_head(record)
         ttl_ms = idle_ms = 0
         access_ms = UNSET
         expires_ms = NEVER_MS
@@ -203,13 +208,18 @@ class MapStore:
             The former record or None, and the backup operation.
         """
         old = self.records.get(key)
+        low, high = now_ms & 0xFFFFFFFF, now_ms >> 32 & 0xFFFF
         if old is None:
-            record = _pack_record(now_ms, now_ms, 0) + value
+            created = (now_ms & MOMENT_MASK).to_bytes(MOMENT_BYTES, "little")
+            record = _pack_record(created, low, high, 0, 0) + value
             self.bytes_used += len(key) + len(value)
             self._changes += 1
         else:
-            created_ms, _, version = _unpack_record(old)
-            record = _pack_record(created_ms, now_ms, (version + 1) & 0xFFFFFFFF) + value
+            created, _, _, version, version_high = _unpack_record(old)
+            version += 1 + (version_high << 16)
+            record = (
+                _pack_record(created, low, high, version & 0xFFFF, version >> 16 & 0xFF) + value
+            )
             self.bytes_used += len(record) - len(old)
         self.records[key] = record
         if timing or key_hash or self.timings:

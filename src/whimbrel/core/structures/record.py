@@ -4,7 +4,11 @@ Knows layouts and the clockless arithmetic of expiry; knows nothing of dictionar
 or clients. An entry is one ``bytes`` object, never an object of ours: a collector that has to walk
 an object per entry pauses a full member for most of a second.
 
-Record: created (ms, i64), updated (ms, i64), version (u32), then the value's Data.
+Stored key: a Data without its partition hash and, as nearly every type id begins with two bytes
+0xFF, without the first of those; any other type id is kept whole behind a zero byte. Record:
+created (ms, 48 bits), updated (ms, 48 bits), version (24 bits, wraps), then the value's Data. The
+allocator works in steps of 16 bytes, and these few bytes are a step for each of the two.
+
 Timing, only for entries that can expire: time to live (ms), its end (wall ms), longest idle span
 (ms), last access (wall ms); a span of 0 and an end of NEVER_MS mean that this limit is off.
 """
@@ -18,8 +22,11 @@ import msgspec
 
 from whimbrel.errors import UsageError
 
-RECORD: Final = struct.Struct("<qqI")
+RECORD: Final = struct.Struct("<6sIHHB")
+"""Created (bytes, they are only copied), updated (low 32 and high 16 bits), version (16 and 8)."""
 RECORD_BYTES: Final = RECORD.size
+MOMENT_BYTES: Final = 6
+MOMENT_MASK: Final = (1 << 8 * MOMENT_BYTES) - 1
 TIMING: Final = struct.Struct("<qqqq")
 TIMING_BYTES: Final = TIMING.size
 
@@ -27,6 +34,12 @@ DATA_HEADER_BYTES: Final = 8
 """A Data begins with a 4-byte partition hash and a 4-byte type id (facts 1.1)."""
 HASH_BYTES: Final = 4
 NO_HASH: Final = b"\0\0\0\0"
+ORDINARY_KEY: Final = NO_HASH + b"\xff\xff"
+"""How nearly every key's Data begins: no partition hash, and the type id of a common type."""
+SHORT_AT: Final = HASH_BYTES + 1
+"""Where the stored form of an ordinary key begins in its Data."""
+_COMMON: Final = b"\xff\xff"
+_WHOLE: Final = b"\0"
 
 NEVER_MS: Final = (1 << 63) - 1
 """The moment of expiry of an entry that does not expire."""
@@ -74,8 +87,20 @@ class EntryView(msgspec.Struct, frozen=True):
     max_idle_ms: int
 
 
+def stored_key(data: bytes) -> bytes:
+    """How a store keeps the key with this Data: all by which keys are equal, as short as can be."""
+    if data.startswith(_COMMON, HASH_BYTES):
+        return data[SHORT_AT:]
+    return _WHOLE + data[HASH_BYTES:]
+
+
+def key_body(stored: bytes) -> bytes:
+    """The Data of a stored key, without its partition hash."""
+    return b"\xff" + stored if stored[:1] == b"\xff" else stored[1:]
+
+
 def split_key(data: bytes) -> tuple[bytes, bytes]:
-    """Part a key's Data into (partition hash or empty, the rest by which keys are equal).
+    """Part a key's Data into (partition hash or empty, stored key).
 
     Raises:
         UsageError: It is shorter than a Data can be.
@@ -83,7 +108,17 @@ def split_key(data: bytes) -> tuple[bytes, bytes]:
     if len(data) < DATA_HEADER_BYTES:
         raise UsageError(f"a key of {len(data)} bytes is no serialized object")
     head = data[:HASH_BYTES]
-    return (b"" if head == NO_HASH else head), data[HASH_BYTES:]
+    return (b"" if head == NO_HASH else head), stored_key(data)
+
+
+def record_head(record: bytes) -> tuple[int, int, int]:
+    """(created ms, updated ms, version) of a record."""
+    created, updated_low, updated_high, version_low, version_high = RECORD.unpack_from(record)
+    return (
+        int.from_bytes(created, "little"),
+        updated_high << 32 | updated_low,
+        version_high << 16 | version_low,
+    )
 
 
 def make_timing(ttl_ms: int, max_idle_ms: int, now_ms: int) -> bytes:
