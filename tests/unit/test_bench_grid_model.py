@@ -94,6 +94,13 @@ def test_a_lower_limit_is_never_exceeded() -> None:
     assert rows["leave"]["at_once"] <= 25 and rows["crash"]["at_once"] <= 25
 
 
+def test_only_a_serial_run_is_called_serial() -> None:
+    """PIM-47: the name follows what ran: serial is one migration at a time in all the cluster."""
+    for row in paper_07.flow(SIZE, IDEAL, "serial"):
+        assert (row["parallel"] == "serial") == (row["at_once"] == 1)
+        assert row["partitions"] == SIZE.serial_partitions
+
+
 def test_the_processor_slows_members_down() -> None:
     """PIM-46: with a cost of processing the same change takes longer, by the cost of its busiest
     member at least: 400 copies of 16 MB into one newcomer at 10 ms a MiB are 62 s.

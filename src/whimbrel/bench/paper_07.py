@@ -178,7 +178,7 @@ def _change(
     bound_s = _bound_s(size, model, mode, event, copies, primaries)
     seconds = (grid.now_us - begin_us) / 1e6
     return {
-        "parallel": mode,
+        "parallel": "1 each" if mode == "serial" and grid.at_once_max > 1 else mode,
         "event": event,
         "partitions": size.partitions,
         "seconds": round(seconds, 2),

@@ -28,6 +28,7 @@ from whimbrel.bench.live_sides import (
 from whimbrel.core.ids import REPLICA_SLOTS, MemberId, Row
 from whimbrel.core.partition.bounds import lower_bound_copies
 from whimbrel.errors import OperationError
+from whimbrel.testing.waiting import wait_until
 
 PARTITIONS = (271, 20_011)
 MIB = 256
@@ -37,6 +38,8 @@ KEYS_EMPTY = 200
 PROBE_PER_S = 200
 IDLE_S = 2.0
 SAFE_TIMEOUT_S = 150.0
+SETTLE_TIMEOUT_S = 130.0
+"""Longer than the client itself goes on trying."""
 BATCH = 200
 MAP = "b1data"
 """A map with one backup on each side."""
@@ -96,6 +99,16 @@ class Probe:
             self.samples.append((begin_s, time.monotonic(), is_good))
             due_s = max(due_s + 1 / PROBE_PER_S, time.monotonic() - 1 / PROBE_PER_S)
             self._end.wait(max(0.0, due_s - time.monotonic()))
+
+    def settle(self, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
+        """Wait until an operation that began after now has ended: a stall is not left out."""
+        now_s = time.monotonic()
+
+        def look() -> tuple[bool, str]:
+            is_past = bool(self.samples) and self.samples[-1][0] >= now_s
+            return is_past, f"{len(self.samples)} operations"
+
+        wait_until(look, timeout_s, "served")
 
     def summary(self, begin_s: float, end_s: float) -> Figures:
         """Milliseconds of the operations that overlap a span, and how many failed."""
@@ -215,6 +228,7 @@ def _change(
     cpu_s = sum(cpu_seconds(pid) - cpu[pid] for pid in stay)
     after, new = side.rows(), side.names()
     copies = _copies(before, after)
+    probe.settle()
     data_gib = copies * partition_bytes / (1 << 30)
     return {
         "safe": is_safe,
