@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,3 +126,32 @@ def test_any_depth_and_groups_stay_sound(
         assert history.settle(*history.happen(event, choice)) >= 0
         if not group_count:
             assert differences(history.rows, history.ids)[0] <= 1
+
+
+MEMBER_COUNTS = (3, 6, 9, 10, 11, 17, 57, 100, 130, 77, 179, 93, 37, 26, 15, 5)
+"""Sizes of one cluster, one after the other (facts 3.3)."""
+
+
+@pytest.mark.parametrize("partition_count", [271, 787])
+@pytest.mark.parametrize("depth", [2, 3])
+def test_members_that_come_and_go_in_large_numbers(partition_count: int, depth: int) -> None:
+    """ADL-01, facts 3.3: after each size no hole, no member twice, replicas and primaries level to
+    within one, and as few copies as possible; sizes with fewer than ten partitions for a member end
+    the sequence.
+    """
+    ids = [MemberId(f"m{number}") for number in range(MEMBER_COUNTS[0])]
+    rows = assign([EMPTY_ROW] * partition_count, [(member,) for member in ids], depth)
+    for count in MEMBER_COUNTS[1:]:
+        if partition_count // count < 10:
+            break
+        stay = [MemberId(f"m{number}") for number in range(count)]
+        leaving = [member for member in ids if member not in stay]
+        groups = [(member,) for member in stay]
+        least = lower_bound_copies(rows, groups, depth, leaving)
+        target = assign(rows, groups, depth, leaving)
+        assert summary(rows, target).copies == least
+        for row in target:
+            assert None not in row[:depth] and len({*row[:depth]}) == depth
+        replicas, primaries = differences(target, stay)
+        assert replicas <= 1 and primaries <= 1
+        rows, ids = target, stay

@@ -32,6 +32,7 @@ def plan(question: PlanQuestion, count: int, depth: int = 2, kind: str = "member
         members=infos,
         already_leaving=(),
         group_kind=kind,
+        group_patterns="",
         depth=depth,
     )
 
@@ -99,6 +100,7 @@ def test_zones_bound_the_depth() -> None:
         members=infos,
         already_leaving=(),
         group_kind="zone",
+        group_patterns="",
         depth=2,
     )
     assert found.copies == COUNT // 4
@@ -113,6 +115,7 @@ def test_members_that_leave_already_count_as_leaving() -> None:
         members=infos,
         already_leaving=(MemberId("m3"),),
         group_kind="member",
+        group_patterns="",
         depth=2,
     )
     assert found.shares[3].replicas_after == 0

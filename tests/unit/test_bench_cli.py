@@ -27,6 +27,14 @@ def test_an_unknown_benchmark_is_wrong_usage(capsys: pytest.CaptureFixture[str])
     assert "hot-path" in capsys.readouterr().err
 
 
+def test_an_option_of_another_benchmark_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Goal: no option is ignored. Method: one of another benchmark."""
+    assert run(["bench", "planner", "--mib", "3"]) == 2
+    assert "--mib" in capsys.readouterr().err
+
+
 def test_a_benchmark_prints_one_json_document(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,3 +239,17 @@ def test_merge_policy_is_known_or_refused() -> None:
     assert core.map_settings("others").merge_policy == "PutIfAbsent"
     with pytest.raises(ConfigError, match="'Newest'; known are PutIfAbsent, LatestUpdate"):
         load(settings=["map.orders.merge_policy=Newest"])
+
+
+def test_custom_groups_need_patterns() -> None:
+    """Goal: custom groups without patterns are refused at the start, not in a plan. Method: none,
+    one that makes no sense, one that does; patterns are no matter for other groups.
+    """
+    assert any(
+        "partition.groups" in text for text in problems(None, None, "partition.group=custom")
+    )
+    told = problems(None, None, "partition.group=custom", "partition.groups=10.0.1.*;")
+    assert any("10.0.1.*;" in text for text in told)
+    config = load(None, None, sets("partition.group=custom", "partition.groups=10.0.1.*; db-*"))
+    assert config.core.member_group_patterns == "10.0.1.*; db-*"
+    assert load(None, None, sets("partition.groups=;")).core.member_group == "member"

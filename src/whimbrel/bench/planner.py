@@ -14,7 +14,7 @@ from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.bounds import lower_bound_copies, summary
 from whimbrel.core.partition.planner import plan_row
 
-CASES = ((271, 3, 2), (271, 10, 3), (5_003, 20, 2))
+CASES = ((271, 3, 2), (271, 10, 3), (5_003, 20, 2), (20_011, 10, 2))
 """Partitions, members, replicas of each partition."""
 ROUNDS = 3
 

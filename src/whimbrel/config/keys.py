@@ -400,7 +400,14 @@ _PARTITION = (
         "core",
         "member_group",
         "What may not hold two replicas of one partition",
-        ("member", "host", "zone"),
+        ("member", "host", "zone", "custom"),
+    ),
+    _text(
+        "partition.groups",
+        "core",
+        "member_group_patterns",
+        "For partition.group = custom: address patterns, groups apart by ';', patterns by ','",
+        4_000,
     ),
     _seconds(
         "partition.table_send_interval_s",

@@ -36,6 +36,7 @@ from whimbrel.config.values import (
 )
 from whimbrel.core.ids import BACKUP_COUNT_MAX
 from whimbrel.core.merging.policies import resolve as resolve_merge_policy
+from whimbrel.core.partition.groups import parse_patterns
 from whimbrel.core.settings import CoreSettings, MapSettings
 from whimbrel.errors import ConfigError, UsageError
 
@@ -390,6 +391,7 @@ def _check_together(work: _Work) -> None:
     if len(work.patterns) > PATTERNS_MAX:
         say(f"map: {len(work.patterns)} patterns; at most {PATTERNS_MAX} are allowed")
     _check_network(work)
+    _check_groups(work)
 
 
 def _check_merge_policy(work: _Work, name: str) -> None:
@@ -405,6 +407,15 @@ def _check_merge_policy(work: _Work, name: str) -> None:
 def _number(work: _Work, name: str) -> float:
     value = work.value(name)
     return value if isinstance(value, int | float) else 0
+
+
+def _check_groups(work: _Work) -> None:
+    """Custom groups need patterns that make sense."""
+    if work.value("partition.group") == "custom" and work.sound("partition.groups"):
+        try:
+            parse_patterns(str(work.value("partition.groups")))
+        except UsageError as problem:
+            work.problems.append(f"{work.blame('partition.groups')} {problem}")
 
 
 def _check_network(work: _Work) -> None:

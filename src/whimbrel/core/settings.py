@@ -35,7 +35,9 @@ class CoreSettings(msgspec.Struct, frozen=True):
     plan_depth: str = "needed"
     """``needed``: rows are as deep as the deepest live backup count; ``deep``: always seven."""
     member_group: str = "member"
-    """What may not hold two replicas of a partition: ``member``, ``host`` or ``zone``."""
+    """What may not hold two replicas of a partition: ``member``, ``host``, ``zone``, ``custom``."""
+    member_group_patterns: str = ""
+    """For ``custom``: lists of address patterns; see ``partition.groups.parse_patterns``."""
 
     heartbeat_interval_us: int = 1_000_000
     heartbeat_timeout_us: int = 10_000_000

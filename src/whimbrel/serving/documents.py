@@ -261,6 +261,7 @@ class Documents:
                 members=member.ctx.data_members(),
                 already_leaving=member.ctx.leaving,
                 group_kind=member.ctx.settings.member_group,
+                group_patterns=member.ctx.settings.member_group_patterns,
                 depth=member.migrations.replica_depth,
             )
         )
@@ -322,7 +323,8 @@ class Documents:
     def _groups(self) -> list[tuple[MemberId, ...]]:
         ctx = self._member.ctx
         staying = [info for info in ctx.data_members() if info.id not in ctx.leaving]
-        return member_groups(staying, ctx.settings.member_group)
+        settings = ctx.settings
+        return member_groups(staying, settings.member_group, settings.member_group_patterns)
 
     def _depth(self) -> int:
         """Replicas per row that are wanted and possible."""

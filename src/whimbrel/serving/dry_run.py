@@ -60,6 +60,7 @@ def dry_run(
     members: Sequence[MemberInfo],
     already_leaving: Sequence[MemberId],
     group_kind: str,
+    group_patterns: str,
     depth: int,
 ) -> DryRun:
     """Work out what a change of members would move.
@@ -69,7 +70,8 @@ def dry_run(
         rows: The master's table.
         members: Data members, oldest first.
         already_leaving: Members that the master lets go already.
-        group_kind: What may not hold two replicas: member, host or zone.
+        group_kind: What may not hold two replicas: member, host, zone or custom.
+        group_patterns: For ``custom``, as for ``member_groups``.
         depth: Replicas per row that the live structures need.
 
     Raises:
@@ -92,7 +94,9 @@ def dry_run(
     promoted = [
         row if step is None else step.apply(row) for row, step in zip(emptied, steps, strict=True)
     ]
-    groups = member_groups([info for info in after if info.id not in out], group_kind)
+    groups = member_groups(
+        [info for info in after if info.id not in out], group_kind, group_patterns
+    )
     target = assign(promoted, groups, depth, out)
     copied = {
         str(pid): count

@@ -305,7 +305,8 @@ class ControlLoop:
         members = [
             member for member in self._ctx.data_members() if member.id not in self._ctx.leaving
         ]
-        return member_groups(members, self._ctx.settings.member_group)
+        settings = self._ctx.settings
+        return member_groups(members, settings.member_group, settings.member_group_patterns)
 
     def _targets(self) -> list[tuple[MemberId | None, ...]]:
         """The rows that repartitioning wants."""
@@ -375,7 +376,13 @@ class ControlLoop:
             )
         if process is not None and process.planned and self._is_uneven():
             self.trigger("primaries are uneven")
-        for sentence in group_warnings(self._ctx.data_members(), self._ctx.settings.member_group):
+        settings = self._ctx.settings
+        for sentence in group_warnings(
+            self._ctx.data_members(),
+            settings.member_group,
+            settings.member_group_patterns,
+            self.replica_depth,
+        ):
             self._ctx.note("migration.group_warning", "warning", sentence=sentence)
 
     def _is_uneven(self) -> bool:
