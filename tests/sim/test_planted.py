@@ -12,7 +12,8 @@ import sys
 
 import pytest
 
-from whimbrel.sim.planted import BUGS, Bug
+from whimbrel.sim.bug import Bug
+from whimbrel.sim.planted import BUGS
 from whimbrel.sim.run import Report, simulate
 
 pytestmark = [pytest.mark.planted]

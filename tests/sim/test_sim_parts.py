@@ -7,17 +7,22 @@ from typing import Any
 
 import pytest
 
+from whimbrel.core.effects import LinkUnwanted, LinkWanted
 from whimbrel.errors import UsageError
 from whimbrel.sim.budget import FailureBudget
+from whimbrel.sim.coverage import LOST, OUT_OF_REACH, SITUATIONS, report_lines
+from whimbrel.sim.deeds import MORE_VERBS
 from whimbrel.sim.entropy import Entropy, log_uniform
-from whimbrel.sim.nemesis import FaultEvent
+from whimbrel.sim.families import MORE_FAMILIES
+from whimbrel.sim.nemesis import _DRAW, FaultEvent
 from whimbrel.sim.network import Network, NetworkProfile
-from whimbrel.sim.profile import PROFILES, draw_plan, profile_named
+from whimbrel.sim.profile import FAMILIES, PROFILES, draw_plan, profile_named
 from whimbrel.sim.scenario import Scenario, parse_scenario
 from whimbrel.sim.scheduler import Scheduler
 from whimbrel.sim.shrink import Shrinker
 from whimbrel.sim.trace import Trace
 from whimbrel.sim.workload import History, key_data, value_data, value_origin
+from whimbrel.sim.world import _VERBS, World
 
 
 def make_network(profile: NetworkProfile | None = None, seed: int = 1) -> tuple[Scheduler, Network]:
@@ -174,6 +179,88 @@ def test_plans_are_drawn_within_their_profiles() -> None:
         assert draw_plan(Entropy(3), profile) == plans[3]
     with pytest.raises(UsageError, match="swarm"):
         profile_named("nonsense")
+
+
+def test_every_family_is_drawn_by_somebody_and_every_verb_is_known() -> None:
+    """Goal: no fault is written and never used. Method: families of the profiles against those
+    that can be drawn; the verbs that families act through against the world's.
+    """
+    drawable = {*MORE_FAMILIES, *_DRAW}
+    named = {family for profile in PROFILES.values() for family in profile.families}
+    assert named == drawable
+    assert set(FAMILIES) <= drawable
+    assert not set(MORE_VERBS) & set(_VERBS)
+    assert FaultEvent(1, "back", ("m1",), 7).text() == "at 0.000001 back m1 7"
+
+
+def test_a_narrow_path_spaces_items_out() -> None:
+    """Goal: fault 17, less bandwidth. Method: ten items over a path with a gap of a millisecond."""
+    scheduler, network = make_network(NetworkProfile(delay_us=10, tail_us=1))
+    network.path("m1", "m2").gap_us = 1_000
+    moments: list[int] = []
+    pipe = network.open_pipe("m1", "m2", lambda _: moments.append(scheduler.now_us))
+    for number in range(10):
+        pipe.send(number)
+    scheduler.run_until(1_000_000)
+    assert len(moments) == 10
+    assert moments[-1] - moments[0] >= 9_000
+    network.heal_all()
+    assert network.path("m1", "m2").gap_us == 1
+
+
+def test_isolated_places_stay_cut() -> None:
+    """Goal: who is left outside the core stays there (3.7). Method: cut two, heal all."""
+    _, network = make_network()
+    network.cut("m1", "m2")
+    network.cut("m3", "m2")
+    network.isolated["m3"] = None
+    network.heal_all()
+    assert not network.is_cut("m1", "m2")
+    assert network.is_cut("m3", "m2")
+
+
+def test_the_budget_counts_a_machine_once() -> None:
+    """Goal: the members of one machine are one place. Method: ten losses of one machine."""
+    budget = FailureBudget(1, Trace())
+    budget.safe_point(3)
+    for _ in range(10):
+        budget.lose(1, "h1", once=True)
+    assert (budget.losses, budget.overdrawn) == (1, False)
+    budget.lose(1, "h2", once=True)
+    assert budget.overdrawn
+
+
+def test_coverage_names_every_situation() -> None:
+    """Goal: the report lists all of reliability 3.8, also what is out of reach. Method: one
+    situation met, the rest not.
+    """
+    lines = report_lines({LOST: 3})
+    assert lines[0] == f"1 of {len(SITUATIONS)} situations were met"
+    assert len(lines) == 1 + len(SITUATIONS) + len(OUT_OF_REACH)
+    assert any(line.split() == ["3", *LOST.split()] for line in lines)
+    assert len(set(SITUATIONS)) == len(SITUATIONS)
+
+
+def test_an_unwanted_link_that_broke_is_made_anew() -> None:
+    """Goal: a member that is wanted again gets a link although its old one broke while it
+    lingered. Method: want, unwant, break, want; then a frame must arrive.
+    """
+    plan = draw_plan(Entropy(1), profile_named("calm"))
+    world = World(plan, Entropy(1))
+    one, two = world.hosts[:2]
+    for host in (one, two):
+        host.start(())
+    one._link_wanted(LinkWanted(two.info.id, two.address))
+    world.scheduler.run_until(world.now_us + 50_000)
+    link = one.links[two.info.id]
+    one._link_unwanted(LinkUnwanted(two.info.id))
+    link.break_now(10)
+    world.scheduler.run_until(world.now_us + 10_000)
+    assert link.closing
+    one._link_wanted(LinkWanted(two.info.id, two.address))
+    world.scheduler.run_until(world.now_us + 50_000)
+    assert one.links[two.info.id] is not link
+    assert one.links[two.info.id].pipes is not None
 
 
 def test_scenarios_are_read_and_written() -> None:

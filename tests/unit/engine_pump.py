@@ -88,6 +88,8 @@ class Node:
         pump = self.pump
         for output in self.engine.take_outputs():
             match output:
+                case ToPeer() if output.peer not in self.links:
+                    pump.dropped += 1  # as a real shell does: nobody has asked for that link
                 case ToPeer():
                     payload: Any = output.payload
                     if output.kind == MESSAGE and pump.encoded:
@@ -148,6 +150,8 @@ class Pump:
         self.check_links = False
         self.next_tick_us = self.now_us + TICK_US
         self.delivered = 0
+        self.dropped = 0
+        """Frames to members that nobody had asked a link to."""
 
     @property
     def wall_ms(self) -> int:

@@ -23,7 +23,7 @@ class SplitPump(Pump):
         self.part_of: dict[Address, int] = {}
         self.successors: dict[int, Node] = {}
         """Number of an expelled node to the node that followed it."""
-        self.dropped: list[type] = []
+        self.doomed: list[type] = []
         """Kinds of member messages of which the next one is lost, each once."""
         self.respawns = True
 
@@ -66,8 +66,8 @@ class SplitPump(Pump):
 
     def _deliver(self, sender: Node, to: MemberId | Address, kind: int, payload: Any) -> None:
         target = next((node for node in self.living() if to in (node.id, node.address)), None)
-        if type(payload) in self.dropped:
-            self.dropped.remove(type(payload))
+        if type(payload) in self.doomed:
+            self.doomed.remove(type(payload))
             return
         mine = self.part_of.get(sender.address, 0)
         if target is not None and self.part_of.get(target.address, 0) != mine:

@@ -182,3 +182,17 @@ def test_random_losses_never_lose_or_repeat_a_call(seed: int) -> None:
     pair.to_a()
     assert sorted(map(int, pair.executed)) == list(range(200))
     assert sorted(token for token, _ in pair.answered) == list(range(200))  # type: ignore[type-var]
+
+
+def test_a_newcomer_gets_the_answers_that_went_nowhere() -> None:
+    """C1: a call of a member that is not on our list yet is answered into the void; the answer is
+    said again when the member comes onto the list, and the call still runs once.
+    """
+    pair = Pair()
+    pair.a.start(B, ASK, b"x", "token")
+    pair.to_b()
+    pair.wire[A].clear()
+    pair.b.member_came(A)
+    pair.to_a()
+    assert pair.answered == [("token", b"echo x")]
+    assert pair.executed == [b"x"]

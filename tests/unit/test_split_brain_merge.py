@@ -162,13 +162,13 @@ def test_split_again_while_merging() -> None:
     pump = make_pump()
     big, small, one, other = split_cluster(pump, "m")
     pump.put(other, "m", "only-small", "x")
-    pump.dropped = [MergeRequested] * 1000
+    pump.doomed = [MergeRequested] * 1000
     pump.heal()
     pump.run_until(lambda: small[0].number in pump.successors, 120)
     fresh = pump.successors[small[0].number]
     pump.run_until(lambda: fresh.joined and fresh.engine.member.merging.is_active, 60)
     pump.separate(60, big, [fresh])
-    pump.dropped = []
+    pump.doomed = []
     pump.heal_and_wait()
     assert pump.get(one, "m", "only-small") == "x"
     assert not pump.notes("split_brain.lost")
@@ -212,9 +212,9 @@ def test_lost_answers_change_nothing() -> None:
     pump = make_pump()
     _, _, one, other = split_cluster(pump, "PassThrough")
     pump.put(other, "PassThrough", "k1", "small")
-    pump.dropped = [MergeAnswered, MergeAnswered, MergeRequested, MergeAnswered]
+    pump.doomed = [MergeAnswered, MergeAnswered, MergeRequested, MergeAnswered]
     pump.heal_and_wait()
-    assert not pump.dropped
+    assert not pump.doomed
     assert pump.get(one, "PassThrough", "k1") == "small"
     found = totals(pump, "PassThrough")
     assert found["replaced"] == 1
@@ -248,7 +248,7 @@ def test_leave_waits_for_the_merge() -> None:
     pump = make_pump()
     _, small, one, other = split_cluster(pump, "m")
     pump.put(other, "m", "only-small", "x")
-    pump.dropped = [MergeRequested] * 3
+    pump.doomed = [MergeRequested] * 3
     pump.heal()
     pump.run_until(lambda: small[0].number in pump.successors, 120)
     fresh = pump.successors[small[0].number]
@@ -263,7 +263,7 @@ def test_what_cannot_be_merged_is_reported() -> None:
     pump = make_pump()
     _, small, _, other = split_cluster(pump, "m")
     pump.put(other, "m", "only-small", "x")
-    pump.dropped = [MergeRequested] * 100_000
+    pump.doomed = [MergeRequested] * 100_000
     pump.heal()
     pump.run_until(lambda: small[0].number in pump.successors, 120)
     fresh = pump.successors[small[0].number]

@@ -137,6 +137,10 @@ class SizedHost:
     def rollback_destination(self, migration: MigrationInfo) -> None:
         """Sizes need no place."""
 
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        """No modelled member comes back without its data."""
+        return ()
+
     def row_changed(self, partition_id: PartitionId, before: Row, after: Row, version: int) -> None:
         """Roles follow from the table alone."""
 

@@ -44,6 +44,12 @@ def sim(
     shrink: Annotated[
         bool, typer.Option("--shrink", help="Cut a failing run down to a scenario")
     ] = False,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Rare situations met, instead of the time line")
+    ] = False,
+    runs: Annotated[
+        int, typer.Option("--runs", min=1, help="With --coverage: seeds from --seed on")
+    ] = 1,
 ) -> None:
     """Run one simulated cluster: real members, simulated time, network and faults.
 
@@ -54,6 +60,9 @@ def sim(
         return
     from whimbrel.sim.run import simulate
 
+    if coverage:
+        _print_coverage(seed, profile, hours, runs)
+        return
     report = simulate(seed, profile, hours)
     if as_json:
         sys.stdout.write(json.dumps(report.document()) + "\n")
@@ -64,6 +73,25 @@ def sim(
 
         sys.stdout.write(shrink_run(report).text)
     if report.violations:
+        raise typer.Exit(1)
+
+
+def _print_coverage(first: int, profile: str, hours: float, runs: int) -> None:
+    """Run seeds and say which rare situations came about in them."""
+    from whimbrel.sim.coverage import report_lines
+    from whimbrel.sim.run import simulate
+
+    seen: dict[str, int] = {}
+    broken = 0
+    for seed in range(first, first + runs):
+        report = simulate(seed, profile, hours)
+        for name, count in report.seen.items():
+            seen[name] = seen.get(name, 0) + count
+        for violation in report.violations[:1]:
+            broken += 1
+            sys.stdout.write(f"seed {seed}: {violation.rule}: {violation.sentence}\n")
+    sys.stdout.write("\n".join(report_lines(seen)) + "\n")
+    if broken:
         raise typer.Exit(1)
 
 

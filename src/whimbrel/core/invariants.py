@@ -82,8 +82,14 @@ def check_migrations(member: Member) -> None:
 
 
 def check_queues(member: Member) -> None:
-    """Queues are within their limits."""
-    limit = member.ctx.settings.completed_batch_max
+    """Queues are within their limits.
+
+    Whoever is not master also keeps what it committed as a destination and has not read yet.
+    """
+    settings = member.ctx.settings
+    limit = settings.completed_batch_max
+    if not member.migrations.is_in_charge:
+        limit += settings.migration_max_parallel
     check(
         len(member.migrations.completed_migrations()) <= limit,
         "finished migrations that not everybody knows are within completed_batch_max",

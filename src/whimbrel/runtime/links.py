@@ -223,7 +223,7 @@ class PeerLink:
         self._broken = asyncio.Event()
         self._is_lost = False
         self._is_failed = False
-        self._is_closed = False
+        self.is_closed = False
         self._failures = 0
         self._task = host.spawn(self._run())
 
@@ -250,7 +250,7 @@ class PeerLink:
 
     def close(self, at_once: bool = False) -> None:
         """End the link; by default after everything written has been sent."""
-        self._is_closed = True
+        self.is_closed = True
         self._task.cancel()
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
@@ -265,7 +265,7 @@ class PeerLink:
         return [transport for transport in found if transport is not None]
 
     async def _run(self) -> None:
-        while not self._is_closed:
+        while not self.is_closed:
             outcome = await self._attempt()
             if outcome is Outcome.STANDS:
                 self._restored()
@@ -439,7 +439,7 @@ class Links:
         while len(self.known) > ADDRESSES_MAX:
             self.known.pop(next(iter(self.known)))
         present = self._peers.get(member)
-        if present is not None and present.address == address:
+        if present is not None and present.address == address and not present.is_closed:
             present.is_unwanted = False
             return
         if present is not None:

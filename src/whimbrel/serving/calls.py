@@ -268,6 +268,14 @@ class Calls:
         if outgoing is not None:
             for call in outgoing.waiting.values():
                 self._send(peer, call.kind, call.payload)
+        self.member_came(peer)
+
+    def member_came(self, peer: MemberId) -> None:
+        """Send again the answers that a member may lack.
+
+        A newcomer may call us before we have the list with it; there is no link back then, and
+        what we answered went nowhere.
+        """
         incoming = self._incoming.get(peer)
         if incoming is not None:
             for answer in incoming.answers.values():

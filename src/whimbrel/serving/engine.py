@@ -225,6 +225,7 @@ class Engine:
                 server.partition_released(effect.partition_id)
             case MembersChanged():
                 server.views.members_changed()
+                server.greet_newcomers()
             case ArmTimer() | Note() | LinkWanted() | LinkUnwanted():
                 server.outputs.append(effect)
             case Joined() | Expelled() | Stopped():

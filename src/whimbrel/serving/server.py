@@ -125,6 +125,8 @@ class Server:
         self.is_passive = False
         """Whether the cluster state refuses what changes data (GCM-07)."""
         self._dirty: list[Origin] = []
+        self._newcomers: list[MemberId] = []
+        """Members that came in this step; what is sent before their links is lost."""
 
     # -- small tools ----------------------------------------------------------------------
 
@@ -362,10 +364,16 @@ class Server:
             self.listeners.member_left(member)
             for call in self.calls.member_left(member):
                 self._lose(call)
-        for member in members_came(old, new):
-            if member != self.ctx.id:
-                self.listeners.member_came(member)
+        self._newcomers += members_came(old, new)
         self.views.members_changed()
+
+    def greet_newcomers(self) -> None:
+        """Speak to those who came, now that links to them have been asked for."""
+        newcomers, self._newcomers = self._newcomers, []
+        for member in newcomers:
+            if member != self.ctx.id and self.ctx.is_member(member):
+                self.calls.member_came(member)
+                self.listeners.member_came(member)
 
     def _lose(self, call: Call) -> None:
         if isinstance(call.token, Request):

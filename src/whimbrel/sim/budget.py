@@ -35,8 +35,10 @@ class FailureBudget:
         """Whether one more of the present data members may be lost within the promise."""
         return len(self._losses) < self._cap and data_members > 1
 
-    def lose(self, now_us: int, name: str) -> None:
-        """A data member is lost ungracefully."""
+    def lose(self, now_us: int, name: str, once: bool = False) -> None:
+        """A place that holds data is lost ungracefully; ``once``: it may be lost bit by bit."""
+        if once and name in self._losses:
+            return
         self._losses.append(name)
         if len(self._losses) > self._cap and not self.overdrawn:
             self.overdrawn = True

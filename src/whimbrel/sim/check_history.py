@@ -9,6 +9,9 @@ from whimbrel.sim.watch import Checker
 from whimbrel.sim.workload import ABSENT, READS, KeyHistory, Operation, Outcome
 from whimbrel.sim.world import World
 
+PATIENCE_US = 25_000_000
+"""After a fault a call may wait for detection, a claim and the parking time-out; not longer."""
+
 
 class NothingLost(Checker):
     """D1: looked at on every key once the cluster rests."""
@@ -23,6 +26,8 @@ class NothingLost(Checker):
         for (_, key), history in self.world.workload.history.keys.items():
             acked = history.acked
             if acked is None or acked.effect == ABSENT or has_open_write(history):
+                continue
+            if not history.is_judged:
                 continue
             number = stored_number(self.world, history)
             is_older = number == ABSENT or 0 < number < acked.number
@@ -63,7 +68,7 @@ class NoResurrection(Checker):
         if not self.world.data_is_promised():
             return
         for (name, key), history in self.world.workload.history.keys.items():
-            if has_open_write(history):
+            if has_open_write(history) or not history.is_judged:
                 continue
             number = stored_number(self.world, history)
             if not history.is_allowed(number):
@@ -91,6 +96,8 @@ class Linearizable(Checker):
         if seen is None or operation.kind not in READS:
             return
         history = self.world.workload.history.key(operation.map, operation.key)
+        if not history.is_judged:
+            return
         floor = operation.floor
         since_us = operation.invoked_us if floor is None else floor.invoked_us
         calm = self.world.is_calm_since(since_us)
@@ -145,9 +152,9 @@ class AnsweredAfterBackups(Checker):
         ):
             return
         history = world.workload.history.key(operation.map, operation.key)
-        if history.unknown:
+        if history.unknown or not history.is_judged:
             return
-        needed = 1 + min(world.plan.backup_count, world.data_member_count() - 1)
+        needed = 1 + min(world.plan.backup_count, world.place_count() - 1)
         self.judged += 1
         holders = holders_of(world, history, operation.number)
         if len(holders) < needed:
@@ -158,7 +165,7 @@ class AnsweredAfterBackups(Checker):
 
 
 class EveryCallEnds(Checker):
-    """C1: a healthy member answers."""
+    """C1: a member answers, at the latest when the others have found out who is gone."""
 
     rule = "C1"
     sentence = "every call ends: success, error or indeterminate"
@@ -166,7 +173,9 @@ class EveryCallEnds(Checker):
     def hangs(self, client: SimClient, call: Invocation, host: Host | None) -> None:
         """H."""
         world = self.world
-        if host is None or not host.is_up or world.last_fault_us > call.sent_us:
+        if host is None or not host.is_up or world.now_us - world.last_fault_us < PATIENCE_US:
+            return
+        if host.is_outside:
             return
         self.fail(f"{call.operation!r} was never answered", host.name)
 

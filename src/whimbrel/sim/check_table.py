@@ -17,8 +17,9 @@ from whimbrel.core.model import Verdict
 from whimbrel.core.stimuli import Received
 from whimbrel.sim.host import Host
 from whimbrel.sim.watch import Checker, member_of
-from whimbrel.sim.world import World
+from whimbrel.sim.world import STALENESS, World
 
+STALE_WRITE = "a stale primary takes a write"
 _TABLES = (TablePublished, LegacyTablePublished)
 _FROM_MASTER = (*_TABLES, PromotionRequested, MigrationCommitRequested, MigrationRequested)
 _WITH_COMPLETED = (*_TABLES, MigrationRequested, FragmentSent, MigrationCommitRequested)
@@ -77,9 +78,7 @@ class OnePrimary(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._newest: dict[tuple[int, MemberId | None], tuple[int, MemberId]] = {}
-        self.overlaps = 0
-        """Writes accepted by a stale primary in runs where pauses and cuts allow it."""
+        self._newest: dict[tuple[int, MemberId | None], tuple[int, MemberId, int]] = {}
 
     def accepted(self, host: Host, pid: PartitionId) -> None:
         """E."""
@@ -88,7 +87,7 @@ class OnePrimary(Checker):
         key = (pid, member.ctx.master)
         newest = self._newest.get(key)
         if newest is None or version > newest[0]:
-            self._newest[key] = (version, mine)
+            self._newest[key] = (version, mine, self.world.now_us)
         elif newest[1] == mine:
             return
         elif version == newest[0] or not self._may_be_stale():
@@ -97,12 +96,26 @@ class OnePrimary(Checker):
                 f"p{pid} at version {version}, while {other} accepted at {newest[0]}", host.name
             )
         else:
-            self.overlaps += 1
+            self._measure(host, pid, self.world.now_us - newest[2])
+
+    def _measure(self, host: Host, pid: PartitionId, span_us: int) -> None:
+        """A stale primary that has not heard took a write: for how long may it do so?
+
+        The span from the first write that the new primary took is the window that the promise
+        table names; whoever has woken hears within a heartbeat interval, or is refused by every
+        backup. The bound is stated generously: detection by the others and one round of claims.
+        """
+        world, settings = self.world, self.world.plan.settings
+        world.sometimes(STALE_WRITE)
+        world.stale_window_us = max(world.stale_window_us, span_us)
+        bound_us = 3 * settings.heartbeat_timeout_us + 2 * settings.claim_timeout_us
+        if span_us > bound_us and not world.plan.profile.split:
+            self.fail(f"p{pid}: stale for {span_us / 1e6:.1f} s", host.name)
 
     def _may_be_stale(self) -> bool:
         """Whether the faults of this run can leave a primary that has not heard."""
         faults = self.world.fault_counts
-        return any(faults.get(verb) for verb in ("pause", "cut", "clog"))
+        return any(faults.get(verb) for verb in STALENESS)
 
 
 class MasterDecides(Checker):
@@ -147,7 +160,9 @@ class CopiesKept(Checker):
     def _needed_now(self, host: Host) -> int:
         ctx = member_of(host).ctx
         plan = self.world.plan
-        stay = [info.id for info in ctx.data_members() if info.id not in ctx.leaving]
+        stay = [info for info in ctx.data_members() if info.id not in ctx.leaving]
+        if plan.settings.member_group != "member":
+            return min(1 + plan.backup_count + plan.async_backup_count, len({m.host for m in stay}))
         return min(1 + plan.backup_count + plan.async_backup_count, len(stay))
 
     def row(self, host: Host, pid: PartitionId, before: Row, after: Row, version: int) -> None:

@@ -1,8 +1,8 @@
 """Every rule a run is judged by, as one list.
 
-The rules stand in ``check_views``, ``check_table``, ``check_data``, ``check_history`` and
-``check_merge``; L1 is
-the run's own affair, X3 is shown by running a seed twice.
+The rules stand in ``check_views``, ``check_table``, ``check_data``, ``check_history``,
+``check_merge`` and ``check_more``; L1, L2 and L6 are the run's own affair, X3 is shown by running
+a seed twice.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from whimbrel.sim.check_data import DATA_CHECKERS
 from whimbrel.sim.check_history import HISTORY_CHECKERS
 from whimbrel.sim.check_merge import MERGE_CHECKERS
+from whimbrel.sim.check_more import MORE_CHECKERS
 from whimbrel.sim.check_table import TABLE_CHECKERS
 from whimbrel.sim.check_views import VIEW_CHECKERS
 from whimbrel.sim.watch import Checker
@@ -25,6 +26,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     *DATA_CHECKERS,
     *HISTORY_CHECKERS,
     *MERGE_CHECKERS,
+    *MORE_CHECKERS,
 )
 
 
@@ -35,8 +37,11 @@ def make_checkers(world: World) -> list[Checker]:
 
 def rules() -> dict[str, str]:
     """Rule to sentence, for people."""
-    known = {kind.rule: kind.sentence for kind in CHECKERS}
+    known: dict[str, str] = {}
+    for kind in CHECKERS:
+        known.setdefault(kind.rule, kind.sentence)
     known["L1"] = "once nothing harms it, the cluster is safe within a stated span"
+    known["L2"] = "once nothing harms it, joins and graceful leaves finish"
     known["X3"] = "one seed gives one history in any process"
     known["X2"] = "no exception escapes a member, no error is noted without a fault"
     return known

@@ -24,7 +24,8 @@ from whimbrel.core.migration.keeper import Role
 from whimbrel.core.model import Verdict
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.serving.engine import Engine
-from whimbrel.sim.planted import BUGS, Bug, replace
+from whimbrel.sim.bug import Bug, replace
+from whimbrel.sim.planted import BUGS
 from whimbrel.sim.stores import store_of
 
 

@@ -62,15 +62,22 @@ class ClientConnection:
 class Host:
     """One address and the member process that runs there, if any."""
 
-    def __init__(self, world: World, name: str, address: Address, lite: bool = False) -> None:
+    def __init__(
+        self, world: World, name: str, address: Address, lite: bool = False, machine: str = ""
+    ) -> None:
         self.world = world
         self.name = name
         self.address = address
         self.lite = lite
+        self.machine = machine or name
+        """Several members may run on one; they stall together, and share no replica."""
         generator = world.entropy.of(f"member-{name}")
         self.clock_offset_us = generator.randrange(1, 10_000_000_000)
         """The monotonic clock of this machine started somewhere else than that of others."""
         self.skew_ms = generator.randint(-world.plan.clock_skew_ms, world.plan.clock_skew_ms)
+        drift_ppm = world.plan.clock_drift_ppm
+        self.drift_ppm = generator.randint(-drift_ppm, drift_ppm)
+        """How much faster than true time this machine's clock runs, in millionths."""
         self._jitter = generator.randrange
         self.incarnation = 0
         """Rises with every start and every end of a process here."""
@@ -79,8 +86,12 @@ class Host:
         """The machine is gone without a word: no refusal, no reset (power failure)."""
         self.is_paused = False
         self.is_leaving = False
+        self.is_outside = False
+        """Left outside the core for ever: no rule looks at it any more."""
         self.joined = False
-        self.info = MemberInfo(MemberId(""), address, lite, host=name)
+        self.wall_frozen_ms: int | None = None
+        """What the wall clock shows while it stands still; the monotonic clock goes on."""
+        self.info = MemberInfo(MemberId(""), address, lite, host=self.machine)
         self.engine: Engine | None = None
         self.links: dict[MemberId, PeerLink] = {}
         self.address_links = AddressLinks(self)
@@ -106,7 +117,7 @@ class Host:
         self.exit_status = None
         self._flush_waits = False
         self.info = MemberInfo(
-            MemberId(world.entropy.uuid()), self.address, self.lite, host=self.name
+            MemberId(world.entropy.uuid()), self.address, self.lite, host=self.machine
         )
         self.engine = world.make_engine(self.info, world.plan.settings, self._clock_us())
         self.info = self.engine.member.ctx.me
@@ -121,6 +132,7 @@ class Host:
         """The process is gone; what it had sent may still arrive (``keep_sent``) or only a part."""
         if not self.is_up:
             return
+        self.world.host_ending(self, reason)
         self.incarnation += 1
         self.is_up = self.joined = self.is_paused = self.is_leaving = False
         self.engine = None
@@ -157,8 +169,8 @@ class Host:
         return len(self._backlog)
 
     def leave(self) -> None:
-        """Ask the member to leave gracefully (SIGTERM)."""
-        if self.is_up and not self.is_leaving:
+        """Ask the member to leave gracefully (SIGTERM); asking twice is an operator's habit."""
+        if self.is_up:
             self.is_leaving = True
             self.world.trace.mark(self.world.now_us, self.name, "leave asked")
             self.stimulate(LeaveWanted())
@@ -204,6 +216,11 @@ class Host:
             return
         if kind == wire_links.MESSAGE:
             self.message_arrived(incarnation, sender, payload)
+            again_us = self.world.repeated_after_us(self, sender)
+            if again_us:
+                self.world.scheduler.after(
+                    again_us, self.message_arrived, incarnation, sender, payload
+                )
         else:
             self._submit(self._do_frame, (sender.id, kind, payload), False)
 
@@ -241,6 +258,7 @@ class Host:
     def _run(self, method: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """One step of the engine: no exception may escape it (X2)."""
         world = self.world
+        incarnation = self.incarnation
         self.cause = self.cause_frame = None
         try:
             method(*arguments)
@@ -252,6 +270,8 @@ class Host:
             world.violation("X2", f"{self.name}: {type(error).__name__}: {error}", self.name, error)
             self.crash()
             return
+        if self.incarnation != incarnation:
+            return  # a trap has sprung
         world.after_step(self)
         self.cause = self.cause_frame = None
         if world.plan.flush_delay_us:
@@ -269,13 +289,18 @@ class Host:
             return
         self.cause = stimulus
         world.trace.add(world.now_us, self.name, *describe(stimulus))
+        kind = type(stimulus.message) if isinstance(stimulus, Received) else None
+        if kind is not None and world.traps.springs(self, kind, after=False):
+            return
         world.before_stimulus(self, stimulus)
-        engine.handle(stimulus, self._clock_us(), self._wall_ms())
+        engine.handle(stimulus, self._clock_us(), self.wall_ms())
+        if kind is not None:
+            world.traps.springs(self, kind, after=True)
 
     def _do_order(self, what: str, arguments: bytes) -> None:
         if self.engine is not None:
             self.world.trace.add(self.world.now_us, self.name, "order", what)
-            self.engine.ask(None, what, arguments, self._clock_us(), self._wall_ms())
+            self.engine.ask(None, what, arguments, self._clock_us(), self.wall_ms())
 
     def _do_frame(self, sender: MemberId, kind: int, payload: bytes) -> None:
         engine, world = self.engine, self.world
@@ -283,7 +308,10 @@ class Host:
             return
         self.cause_frame = (sender, kind)
         world.trace.add(world.now_us, self.name, FRAME_NAMES[kind], f"{sender[:8]} {len(payload)}")
-        engine.peer_frame(sender, kind, payload, self._clock_us(), self._wall_ms())
+        if world.traps.springs(self, kind, after=False):
+            return
+        engine.peer_frame(sender, kind, payload, self._clock_us(), self.wall_ms())
+        world.traps.springs(self, kind, after=True)
 
     def _do_client_opened(self, connection: int, remote: str) -> None:
         if self.engine is not None:
@@ -294,7 +322,7 @@ class Host:
         if engine is None:
             return
         world.trace.add(world.now_us, self.name, "request", f"{connection} {len(data)}")
-        engine.client_bytes(connection, data, self._clock_us(), self._wall_ms())
+        engine.client_bytes(connection, data, self._clock_us(), self.wall_ms())
 
     def _do_client_closed(self, connection: int) -> None:
         if self.engine is not None:
@@ -303,9 +331,13 @@ class Host:
     # -- time -----------------------------------------------------------------------------
 
     def _clock_us(self) -> int:
-        return self.world.now_us + self.clock_offset_us
+        now_us = self.world.now_us
+        return now_us + now_us * self.drift_ppm // 1_000_000 + self.clock_offset_us
 
-    def _wall_ms(self) -> int:
+    def wall_ms(self) -> int:
+        """What the wall clock of this machine shows."""
+        if self.wall_frozen_ms is not None:
+            return self.wall_frozen_ms
         return self.world.wall_base_ms + self.world.now_us // 1000 + self.skew_ms
 
     def _schedule_tick(self) -> None:
@@ -321,7 +353,7 @@ class Host:
 
     def _do_tick(self) -> None:
         if self.engine is not None:
-            self.engine.tick(self._clock_us(), self._wall_ms())
+            self.engine.tick(self._clock_us(), self.wall_ms())
 
     def _timer(self, incarnation: int, key: str, generation: int) -> None:
         if incarnation == self.incarnation:
@@ -371,8 +403,9 @@ class Host:
 
     def _arm(self, output: ArmTimer) -> None:
         late_us = self._jitter(self.world.plan.timer_late_us + 1)
+        since_us = output.at_us - self.clock_offset_us
         self.world.scheduler.at(
-            output.at_us - self.clock_offset_us + late_us,
+            1 + since_us * 1_000_000 // (1_000_000 + self.drift_ppm) + late_us,
             self._timer,
             self.incarnation,
             output.key,
@@ -390,7 +423,7 @@ class Host:
 
     def _link_wanted(self, output: LinkWanted) -> None:
         present = self.links.get(output.member)
-        if present is not None and present.address == output.address:
+        if present is not None and present.address == output.address and not present.closing:
             present.is_unwanted = False
             return
         if present is not None:

@@ -187,7 +187,9 @@ class PeerLink:
         ):
             return
         self.pipes = None
-        if self.closing or self.is_unwanted:
+        if self.is_unwanted:
+            self.close()
+        if self.closing:
             return
         self._lost = True
         owner.stimulate(LinkLost(self.peer))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from whimbrel.sim.entropy import coin, log_uniform, pick
+from whimbrel.sim.families import MORE_FAMILIES
 from whimbrel.sim.host import Host
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 SILENCE_SHARE = 0.35
 """A short silence lasts at most this share of the heartbeat timeout."""
+FORSAKEN_SHARE = 0.3
+"""How often the liveness phase begins with a member that never comes back."""
 EVENTS_MAX = 10_000
 """Fault events remembered for replay."""
 
@@ -29,11 +32,11 @@ class FaultEvent(msgspec.Struct, frozen=True):
 
     at_us: int
     verb: str
-    """crash, silent, start, pause, resume, leave, cut, heal, clog, reset, slow, upgrade, calm; and
-    state, which only scenario files say: an operator wishes a cluster state (names: the state)."""
+    """crash, silent, start, pause, resume, leave, cut, heal, clog, reset, slow, upgrade, calm;
+    ``deeds``; and state, which only scenario files say: an operator wishes a cluster state."""
     names: tuple[str, ...] = ()
     value: int = 0
-    """Span in microseconds (clog) or factor (slow)."""
+    """Span in microseconds (clog), factor (slow) or whatever the verb's function says."""
 
     def text(self) -> str:
         """As a scenario file says it."""
@@ -50,7 +53,7 @@ class Nemesis:
         self.events: list[FaultEvent] = []
         self.script: list[FaultEvent] | None = None
         """When given, these events happen instead of drawn ones."""
-        self._random: random.Random = world.entropy.of("nemesis")
+        self.random: random.Random = world.entropy.of("nemesis")
         self._round = 0
         self._quiet_from_us: dict[str, int] = {}
         self._slow_pairs: list[tuple[Host, Host]] = []
@@ -80,30 +83,46 @@ class Nemesis:
         self._round += 1
         if self.script is not None:
             return
+        self.world.traps.clear()
         for host in self.world.hosts:
             if host.is_paused:
-                self._do_now("resume", host.name)
-        self._do_now("calm")
+                self.do("resume", host.name)
+            if host.wall_frozen_ms is not None:
+                self.do("jump", host.name)
+        self.do("calm")
+
+    def forsake(self) -> None:
+        """Before the liveness phase: by a coin leave one member outside for ever (3.7)."""
+        if self.script is not None or not coin(self.random, FORSAKEN_SHARE):
+            return
+        running = self.running()
+        host = pick(self.random, running) if len(running) > 2 else None
+        if host is not None and not host.lite and self.may_lose(host):
+            self.do("forsake", host.name, value=self.random.randint(1, 4))
 
     def _schedule(self, family: str, gap_us: int) -> None:
-        delay_us = 1 + int(self._random.expovariate(1.0) * gap_us)
+        delay_us = 1 + int(self.random.expovariate(1.0) * gap_us)
         self.world.scheduler.after(delay_us, self._fire, family, gap_us, self._round)
 
     def _fire(self, family: str, gap_us: int, round_number: int) -> None:
         if not self.active or round_number != self._round:
             return
-        _DRAW[family](self)
+        (_DRAW.get(family) or MORE_FAMILIES[family])(self)
         self._schedule(family, gap_us)
 
-    def _later(self, delay_us: int, verb: str, *names: str) -> None:
-        """An event after a span, unless the round is over by then."""
+    def later(self, delay_us: int, verb: str, *names: str) -> None:
+        """An event after a span, unless the round is over by then or it may not be any more."""
         self.world.scheduler.after(delay_us, self._if_active, self._round, verb, names)
 
     def _if_active(self, round_number: int, verb: str, names: tuple[str, ...]) -> None:
-        if self.active and round_number == self._round:
-            self._do_now(verb, *names)
+        if not self.active or round_number != self._round:
+            return
+        if verb == "leave" and not self.may_leave(self.world.host_named(names[0])):
+            return
+        self.do(verb, *names)
 
-    def _do_now(self, verb: str, *names: str, value: int = 0) -> None:
+    def do(self, verb: str, *names: str, value: int = 0) -> None:
+        """Carry out an event now and remember it."""
         self._do(FaultEvent(self.world.now_us, verb, names, value))
 
     def _do(self, event: FaultEvent) -> None:
@@ -121,47 +140,75 @@ class Nemesis:
         """This process is silenced for so long that the cluster will go on without it."""
         self._condemned[host.name] = host.incarnation
         if not host.lite:
-            self.world.budget.lose(self.world.now_us, host.name)
+            self.world.book_loss(host)
 
-    def _running(self) -> list[Host]:
+    def running(self) -> list[Host]:
         """Members that run, have joined and are not about to leave."""
         return [
             host
             for host in self.world.hosts
-            if host.is_up and host.joined and not host.is_leaving and not host.is_paused
+            if host.is_up
+            and host.joined
+            and not host.is_leaving
+            and not host.is_paused
+            and not host.is_outside
         ]
 
-    def _may_lose(self, host: Host) -> bool:
-        running = self._running()
+    def is_master(self, host: Host) -> bool:
+        """Whether a member takes itself for the master."""
+        return host.engine is not None and host.engine.member.ctx.is_master
+
+    def split_off(self, host: Host) -> None:
+        """What this process does from now on is judged as one half of a split."""
+        self._condemned[host.name] = host.incarnation
+
+    def may_leave(self, host: Host) -> bool:
+        """Whether a data member stays when this one leaves gracefully."""
+        if not host.is_up or not host.joined or host.is_paused:
+            return False
+        return host.lite or host.is_leaving or self.world.data_member_count() > 1
+
+    def may_return(self, host: Host) -> None:
+        """Let a member that is killed come back some time, where members may join."""
+        if "join" in self.world.plan.fault_gap_us and coin(self.random, 0.7):
+            self.later(log_uniform(self.random, 1_000, 8_000_000), "start", host.name)
+
+    def may_lose(self, host: Host) -> bool:
+        """Whether the budget bears the loss of a member."""
+        running = self.running()
         if host.lite:
             return len(running) > 1
         if self.world.plan.profile.over_budget:
             return sum(not other.lite for other in running) > 1
-        return self.world.budget.may_lose(self.world.data_member_count())
+        return self.world.budget.may_lose(self.world.place_count())
 
-    def _quiet(self, *hosts: Host) -> bool:
+    def is_quiet(self, *hosts: Host) -> bool:
         """Whether none of the hosts is silenced, or was a moment ago."""
         now_us = self.world.now_us
         return all(self._quiet_from_us.get(host.name, 0) <= now_us for host in hosts)
 
-    def _silence(self, span_us: int, *hosts: Host) -> None:
+    def silence(self, span_us: int, *hosts: Host) -> None:
+        """Book that these are not heard for a span, so that no other fault makes it longer."""
         rest_us = 2 * self.world.plan.settings.heartbeat_interval_us
         for host in hosts:
             self._quiet_from_us[host.name] = self.world.now_us + span_us + rest_us
 
-    def _short_us(self) -> int:
+    def short_us(self) -> int:
+        """A span that no healthy member is removed for."""
         most_us = int(self.world.plan.settings.heartbeat_timeout_us * SILENCE_SHARE)
-        return log_uniform(self._random, 10_000, most_us)
+        return log_uniform(self.random, 10_000, most_us)
 
-    def _long_us(self) -> int:
+    def long_us(self) -> int:
+        """A span longer than the heartbeat time-out."""
         timeout_us = self.world.plan.settings.heartbeat_timeout_us
-        return int(timeout_us * self._random.uniform(1.3, 2.5))
+        return int(timeout_us * self.random.uniform(1.3, 2.5))
 
-    def _pair(self) -> tuple[Host, Host] | None:
-        running = self._running()
+    def pair(self) -> tuple[Host, Host] | None:
+        """Two running members; None when there are not two."""
+        running = self.running()
         if len(running) < 2:
             return None
-        one, two = self._random.sample(running, 2)
+        one, two = self.random.sample(running, 2)
         return one, two
 
     # -- families -------------------------------------------------------------------------
@@ -173,112 +220,111 @@ class Nemesis:
         self._kill("silent")
 
     def _kill(self, verb: str) -> None:
-        running = self._running()
+        running = self.running()
         if not running:
             return
-        host = pick(self._random, running)
-        if coin(self._random, 0.25):
+        host = pick(self.random, running)
+        if coin(self.random, 0.25):
             host = running[0]
-        if not self._may_lose(host) or not self._quiet(host):
+        if not self.may_lose(host) or not self.is_quiet(host):
             return
-        self._do_now(verb, host.name)
-        if "join" in self.world.plan.fault_gap_us and coin(self._random, 0.7):
-            self._later(log_uniform(self._random, 100_000, 8_000_000), "start", host.name)
+        self.do(verb, host.name)
+        self.may_return(host)
 
     def _pause(self) -> None:
-        running = self._running()
+        running = self.running()
         if len(running) < 2:
             return
-        host = pick(self._random, running)
-        if not self._quiet(host):
+        host = pick(self.random, running)
+        if not self.is_quiet(host):
             return
-        long = coin(self._random, 0.4) and self._may_lose(host)
-        span_us = self._long_us() if long else self._short_us()
+        long = coin(self.random, 0.4) and self.may_lose(host)
+        span_us = self.long_us() if long else self.short_us()
         if long:
             self.condemn(host)
-        self._silence(span_us, host)
-        self._do_now("pause", host.name)
-        self._later(span_us, "resume", host.name)
+        self.silence(span_us, host)
+        self.do("pause", host.name)
+        self.later(span_us, "resume", host.name)
 
     def _cut(self) -> None:
-        if self.world.plan.profile.split and coin(self._random, 0.6):
+        if self.world.plan.profile.split and coin(self.random, 0.6):
             self._split()
             return
-        pair = self._pair()
-        if pair is None or not self._quiet(*pair):
+        pair = self.pair()
+        if pair is None or not self.is_quiet(*pair):
             return
-        span_us = self._short_us()
-        self._silence(span_us, *pair)
-        self._do_now("cut", pair[0].name, pair[1].name)
-        self._later(span_us, "heal", pair[0].name, pair[1].name)
+        span_us = self.short_us()
+        self.silence(span_us, *pair)
+        self.do("cut", pair[0].name, pair[1].name)
+        self.later(span_us, "heal", pair[0].name, pair[1].name)
 
     def _split(self) -> None:
         """Cut a random part off for longer than the timeout, by a coin in one direction only."""
-        running = self._running()
-        if len(running) < 2 or not self._quiet(*running):
+        running = self.running()
+        if len(running) < 2 or not self.is_quiet(*running):
             return
-        part = self._random.sample(running, self._random.randint(1, len(running) // 2))
+        part = self.random.sample(running, self.random.randint(1, len(running) // 2))
         rest = [host for host in running if host not in part]
-        span_us = self._long_us()
-        self._silence(span_us, *running)
-        one_way = coin(self._random, 0.4)
+        span_us = self.long_us()
+        self.silence(span_us, *running)
+        one_way = coin(self.random, 0.4)
         for inside in part:
             self._condemned[inside.name] = inside.incarnation
             for outside in rest:
-                self._do_now("cut", inside.name, outside.name)
-                self._later(span_us, "heal", inside.name, outside.name)
+                self.do("cut", inside.name, outside.name)
+                self.later(span_us, "heal", inside.name, outside.name)
                 if not one_way:
-                    self._do_now("cut", outside.name, inside.name)
-                    self._later(span_us, "heal", outside.name, inside.name)
+                    self.do("cut", outside.name, inside.name)
+                    self.later(span_us, "heal", outside.name, inside.name)
 
     def _clog(self) -> None:
-        pair = self._pair()
-        if pair is None or not self._quiet(*pair):
+        pair = self.pair()
+        if pair is None or not self.is_quiet(*pair):
             return
-        span_us = self._short_us()
-        self._silence(span_us, *pair)
+        span_us = self.short_us()
+        self.silence(span_us, *pair)
         self._slow_pairs = [pair, *self._slow_pairs[:3]]
-        self._do_now("clog", pair[0].name, pair[1].name, value=span_us)
+        self.do("clog", pair[0].name, pair[1].name, value=span_us)
 
     def _reset(self) -> None:
-        pair = self._pair()
+        pair = self.pair()
         clients = self.world.clients
-        if clients and coin(self._random, 0.3):
-            running = self._running()
+        if clients and coin(self.random, 0.3):
+            running = self.running()
             if running:
-                client, host = pick(self._random, clients), pick(self._random, running)
-                self._do_now("reset", client.name, host.name)
+                client, host = pick(self.random, clients), pick(self.random, running)
+                self.do("reset", client.name, host.name)
             return
-        if self._slow_pairs and coin(self._random, 0.5):
-            pair = pick(self._random, self._slow_pairs)
+        if self._slow_pairs and coin(self.random, 0.5):
+            pair = pick(self.random, self._slow_pairs)
         if pair is not None:
-            self._do_now("reset", pair[0].name, pair[1].name)
+            self.do("reset", pair[0].name, pair[1].name)
 
     def _slow(self) -> None:
-        pair = self._pair()
-        if pair is None or not self._quiet(*pair):
+        pair = self.pair()
+        if pair is None or not self.is_quiet(*pair):
             return
-        span_us = 10 * self._short_us()
-        self._do_now("slow", pair[0].name, pair[1].name, value=pick(self._random, (2, 5, 10)))
-        self._later(span_us, "slow", pair[0].name, pair[1].name)
+        span_us = 10 * self.short_us()
+        self.do("slow", pair[0].name, pair[1].name, value=pick(self.random, (2, 5, 10)))
+        self.later(span_us, "slow", pair[0].name, pair[1].name)
 
     def _leave(self) -> None:
-        running = [host for host in self._running() if self._quiet(host)]
+        running = [host for host in self.running() if self.is_quiet(host)]
         if not running:
             return
-        host = pick(self._random, running)
+        host = pick(self.random, running)
         if host.lite or self.world.data_member_count() > 1:
-            self._do_now("leave", host.name)
+            self.do("leave", host.name)
 
     def _upgrade(self) -> None:
-        running = self._running()
+        running = self.running()
         if running:
-            self._do_now("upgrade", pick(self._random, running).name)
+            self.do("upgrade", pick(self.random, running).name)
 
     def _join(self) -> None:
-        down = [host for host in self.world.hosts if not host.is_up]
+        down = [host for host in self.world.hosts if not host.is_up and not host.is_outside]
         if down:
-            self._do_now("start", pick(self._random, down).name)
+            self.do("start", pick(self.random, down).name)
 
 
 _DRAW = {

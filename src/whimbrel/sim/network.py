@@ -37,7 +37,7 @@ class NetworkProfile(msgspec.Struct, frozen=True):
 class Path:
     """One direction between two places."""
 
-    __slots__ = ("clogged_until_us", "cut", "slow_factor", "stalled")
+    __slots__ = ("clogged_until_us", "cut", "double_us", "gap_us", "slow_factor", "stalled")
 
     def __init__(self) -> None:
         self.cut = False
@@ -45,6 +45,10 @@ class Path:
         self.clogged_until_us = 0
         """Nothing arrives before this moment."""
         self.slow_factor = 1
+        self.gap_us = 1
+        """Least span between two items of a pipe: what is left of the bandwidth."""
+        self.double_us = 0
+        """Control messages arrive once more, up to this much later; 0 for once only."""
         self.stalled: list[Pipe] = []
         """Pipes that had something due while the path was cut."""
 
@@ -80,8 +84,9 @@ class Pipe:
             return
         network = self._network
         due_us = network.scheduler.now_us + network.draw_delay_us(self.path)
-        if due_us <= self._last_due_us:
-            due_us = self._last_due_us + 1
+        earliest_us = self._last_due_us + self.path.gap_us
+        if due_us < earliest_us:
+            due_us = earliest_us
         self._last_due_us = due_us
         self.queue.append((due_us, item))
         if not self._busy:
@@ -134,6 +139,8 @@ class Network:
         self._tail = generator.expovariate
         self._generator = generator
         self._paths: dict[tuple[str, str], Path] = {}
+        self.isolated: dict[str, None] = {}
+        """Places whose cuts are never healed."""
         self.resets = 0
         """Connections broken with something in flight."""
 
@@ -178,11 +185,15 @@ class Network:
         self._release(path)
 
     def heal_all(self) -> None:
-        """End every cut and clog."""
-        for path in self._paths.values():
+        """End every cut, clog and slowness, but for places that are isolated for good."""
+        for (source, destination), path in self._paths.items():
+            if source in self.isolated or destination in self.isolated:
+                continue
             path.cut = False
             path.clogged_until_us = 0
             path.slow_factor = 1
+            path.gap_us = 1
+            path.double_us = 0
             self._release(path)
 
     def clog(self, source: str, destination: str, span_us: int) -> None:

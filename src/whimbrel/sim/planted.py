@@ -7,10 +7,9 @@ them. A checker is trusted only after it has caught one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from whimbrel.core.ids import Address, MemberId, PartitionId, Row, index_in
+from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.merging.policies import latest_update
 from whimbrel.core.messages import (
     FragmentSent,
@@ -20,49 +19,12 @@ from whimbrel.core.messages import (
     MigrationRequested,
 )
 from whimbrel.core.migration.serial.versions import serial_keeper
-from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, Step, Verdict
+from whimbrel.core.model import MemberList, MigrationInfo, Step, Verdict
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
-from whimbrel.core.settings import CoreSettings
 from whimbrel.core.structures.record import EntryView
 from whimbrel.serving.engine import Engine
-
-
-class Bug:
-    """A planted bug: what it is, how it is put in, where it shows soonest, what may catch it."""
-
-    def __init__(
-        self,
-        plant: Callable[[Engine], None],
-        sentence: str,
-        profile: str,
-        rules: tuple[str, ...],
-        seeds: range = range(1, 201),
-    ) -> None:
-        self.name = plant.__name__
-        self.sentence = sentence
-        self.profile = profile
-        self.rules = rules
-        """Rules one of which must be the first that is broken."""
-        self.seeds = seeds
-        self._plant = plant
-        self._identities: dict[Address, MemberInfo] = {}
-
-    def make_engine(self, me: MemberInfo, settings: CoreSettings, started_us: int) -> Engine:
-        """An engine with the bug in it."""
-        if self._plant is reused_identity:
-            me = self._identities.setdefault(me.address, me)
-        engine = Engine(me, settings, started_us)
-        self._plant(engine)
-        return engine
-
-    def begin_run(self) -> None:
-        """A new run: forget the identities of the last one."""
-        self._identities.clear()
-
-
-def replace(owner: object, name: str, method: Callable[..., Any]) -> None:
-    """Give one object another method; its class stays as it is."""
-    vars(owner)[name] = method
+from whimbrel.sim.bug import Bug, replace
+from whimbrel.sim.planted_more import MORE_BUGS
 
 
 def local_promotion(engine: Engine) -> None:
@@ -334,18 +296,30 @@ BUGS: dict[str, Bug] = {
         Bug(acknowledged_before_backup, "acknowledged before the backup", "kill", ("R4", "D1")),
         Bug(gap_ignored, "a gap is ignored", "reset", ("R1", "D9", "D1", "L1")),
         Bug(not_cleared, "data stay where they do not belong", "leave", ("D8", "L1")),
-        Bug(reused_identity, "identity is the address", "kill", ("M4", "M1", "X2", "L1", "D1")),
+        Bug(
+            reused_identity,
+            "identity is the address",
+            "kill",
+            ("M4", "M1", "X2", "L1", "D1"),
+            keeps_identity=True,
+        ),
         Bug(loss_not_told, "a lost partition is not told", "over", ("D7",)),
         Bug(impatient_master, "a new master does not wait", "kill", ("M3",)),
         Bug(writes_while_migrating, "writes while migrating", "leave", ("D1", "D3", "D6", "L1")),
         Bug(committed_too_early, "the master commits first", "leave", ("P6",)),
-        Bug(left_with_data, "a member leaves with its data", "leave", ("D6", "D7", "D1", "L1")),
+        Bug(
+            left_with_data,
+            "a member leaves with its data",
+            "leave",
+            ("P12", "D6", "D7", "D1", "L1"),
+        ),
         Bug(timer_generation_ignored, "old timers count", "swarm", ("X1", "L1", "X2")),
         Bug(own_pause_unnoticed, "a pause is taken for others' death", "pause", ("M4", "M5", "L1")),
         Bug(merged_by_wall_clock, "a merge goes by the clock only", "split", ("D10",)),
         Bug(dropped_by_the_smaller_part, "data of a split are dropped", "split", ("D10",)),
         Bug(any_table_version, "taken at another table version", "serial-move", ("X2", "P2")),
         Bug(promoted_from_cold, "the coldest is promoted", "kill", ("D7", "P2", "X2", "D1")),
+        *MORE_BUGS,
     )
 }
 """By name."""

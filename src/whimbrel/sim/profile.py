@@ -18,8 +18,21 @@ from whimbrel.sim.network import NetworkProfile
 SECOND_US = 1_000_000
 HOUR_US = 3_600 * SECOND_US
 
-FAMILIES = ("crash", "silent", "pause", "cut", "clog", "reset", "slow", "leave", "join")
-"""Kinds of harm. ``silent`` is a crash of the machine: no refusal, no reset."""
+FAMILIES = (
+    *("crash", "silent", "pause", "cut", "clog", "reset", "slow", "leave", "join"),
+    *("swizzle", "halves", "deaf", "shape", "flap", "reader", "narrow", "apart", "double"),
+    *("ambush", "early", "rolling", "grey", "clock", "crowd", "exodus", "unsteady"),
+    *("destroy", "flood", "stall"),
+)
+"""Kinds of harm. ``silent`` is a crash of the machine: no refusal, no reset. ``families`` says
+what the others are."""
+FAMILY_PROBABILITY = 0.22
+"""How often a run has a family on; with so many of them most runs meet four or five."""
+
+
+OPERATIONS = ("put", "set", "get", "remove", "delete", "put_if_absent", "replace")
+LATER_OPERATIONS = ("mortal", "keys")
+"""Of the workload: ``mortal`` writes entries with a time to live, ``keys`` asks for a whole map."""
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -28,7 +41,7 @@ class Profile(msgspec.Struct, frozen=True):
     name: str
     sentence: str
     families: tuple[str, ...] = FAMILIES
-    members: tuple[int, ...] = (1, 2, 3, 3, 4, 4, 5, 5, 6, 7)
+    members: tuple[int, ...] = (1, 2, 3, 3, 4, 4, 5, 5, 6, 7, 8, 9)
     partitions: tuple[int, ...] = (1, 2, 3, 3, 7, 7, 31, 31, 31, 271)
     backups: tuple[int, ...] = (0, 1, 1, 1, 2, 2, 3)
     is_extreme: bool = True
@@ -39,6 +52,8 @@ class Profile(msgspec.Struct, frozen=True):
     """More copies may be at risk than the configuration promises to survive."""
     slow_moves: bool = False
     """Migrations are slowed down, so that most faults find some under way."""
+    machine_sizes: tuple[int, ...] = (1,)
+    """Members on one machine; with more than one, replicas are spread over machines."""
     split: bool = False
     """Cuts may last longer than the heartbeat timeout, so that two clusters exist for a while."""
     operations_per_s: tuple[int, int] = (5, 40)
@@ -55,7 +70,11 @@ class Profile(msgspec.Struct, frozen=True):
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("swarm", "everything may vary; the harm stays within the promise"),
+        Profile(
+            "swarm",
+            "everything may vary; the harm stays within the promise",
+            machine_sizes=(1, 1, 1, 2),
+        ),
         Profile(
             "serial",
             "as swarm, in a cluster of version 4.0: one table version, one migration at a time",
@@ -89,6 +108,38 @@ PROFILES: dict[str, Profile] = {
             rounds=3,
             fault_gap_us=(500_000, 3 * SECOND_US),
             cluster_version="4.0",
+        ),
+        Profile(
+            "cascade",
+            "thirty members, ten on a machine; all of one machine stall for longer than a time-out",
+            ("stall", "join"),
+            members=(30,),
+            partitions=(31,),
+            backups=(1,),
+            is_extreme=False,
+            always_harm=True,
+            machine_sizes=(10,),
+            operations_per_s=(20, 20),
+            rounds=1,
+            harm_us=16 * SECOND_US,
+            quick_us=30 * SECOND_US,
+            fault_gap_us=(2 * SECOND_US, 3 * SECOND_US),
+        ),
+        Profile(
+            "cascade_100",
+            "the same with a hundred members; about a minute of CPU",
+            ("stall", "join"),
+            members=(100,),
+            partitions=(271,),
+            backups=(1,),
+            is_extreme=False,
+            always_harm=True,
+            machine_sizes=(10,),
+            operations_per_s=(20, 20),
+            rounds=1,
+            harm_us=16 * SECOND_US,
+            quick_us=30 * SECOND_US,
+            fault_gap_us=(2 * SECOND_US, 3 * SECOND_US),
         ),
         Profile("crash", "kills and restarts only", ("crash", "silent", "join"), always_harm=True),
         Profile(
@@ -157,7 +208,7 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "split",
             "cuts that outlast the heartbeat timeout; data rules are not judged",
-            ("cut", "pause", "reset", "crash"),
+            ("cut", "pause", "reset", "crash", "halves", "deaf", "shape"),
             members=(3, 4, 5),
             always_harm=True,
             over_budget=True,
@@ -166,10 +217,46 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "over",
             "more kills than the backups can bear; losses must be told",
-            ("crash", "silent", "join"),
+            ("crash", "silent", "join", "blackout"),
             members=(2, 3, 4, 5),
             always_harm=True,
             over_budget=True,
+            fault_gap_us=(500_000, 4 * SECOND_US),
+        ),
+        Profile(
+            "ambush",
+            "members die right before or after a message of a migration, a claim or a backup",
+            ("ambush", "join", "early"),
+            members=(3, 4, 5),
+            partitions=(3, 7, 31),
+            backups=(1, 1, 2),
+            always_harm=True,
+            operations_per_s=(20, 60),
+            fault_gap_us=(300_000, 2 * SECOND_US),
+        ),
+        Profile(
+            "topology",
+            "partial partitions, swizzled and flapping links, messages twice",
+            ("swizzle", "halves", "deaf", "shape", "flap", "narrow", "double", "join"),
+            members=(3, 4, 5, 6),
+            always_harm=True,
+            fault_gap_us=(1 * SECOND_US, 8 * SECOND_US),
+        ),
+        Profile(
+            "operator",
+            "rolling restarts, crowds, mass leaves, unsteady members, floods, destroyed maps",
+            ("rolling", "crowd", "exodus", "unsteady", "early", "destroy", "flood", "join"),
+            members=(1, 2, 3, 4, 5),
+            partitions=(1, 3, 7, 7, 31),
+            always_harm=True,
+            fault_gap_us=(4 * SECOND_US, 15 * SECOND_US),
+        ),
+        Profile(
+            "clients",
+            "clients cut from some members, clients that do not read, wall clocks that jump",
+            ("reader", "apart", "clock", "flood", "reset", "grey", "leave", "join"),
+            members=(2, 3, 4),
+            always_harm=True,
             fault_gap_us=(500_000, 4 * SECOND_US),
         ),
         Profile(
@@ -222,6 +309,8 @@ class Plan(msgspec.Struct, frozen=True):
     hosts: int
     """Addresses; those beyond ``members`` are for joins."""
     lite_hosts: int
+    machine_size: int
+    """Members on one machine."""
     backup_count: int
     async_backup_count: int
     smart_clients: int
@@ -240,6 +329,8 @@ class Plan(msgspec.Struct, frozen=True):
     timer_late_us: int
     tick_us: int
     clock_skew_ms: int
+    clock_drift_ppm: int
+    """Members' clocks run this much faster or slower, in millionths."""
     harm_us: int
     rounds: int
 
@@ -269,10 +360,14 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     backups = pick(generator, profile.backups)
     asynchronous = 1 if profile.is_extreme and backups < 3 and coin(generator, 0.15) else 0
     settings = _draw_settings(generator, profile, partitions, backups, asynchronous)
+    later = entropy.of("plan-later")  # so that older draws stay what they were
+    machine_size = pick(later, profile.machine_sizes)
+    if machine_size > 1:
+        settings = msgspec.structs.replace(settings, member_group="host")
     gaps = {
         family: log_uniform(generator, *profile.fault_gap_us)
         for family in profile.families
-        if coin(generator, 0.55) or profile.always_harm
+        if coin(generator, FAMILY_PROBABILITY) or profile.always_harm
     }
     low, high = profile.operations_per_s
     extreme = profile.is_extreme
@@ -283,6 +378,7 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
         network=_draw_network(generator, profile),
         members=members,
         hosts=members + (pick(generator, (0, 1, 1, 2, 3)) if profile.families else 0),
+        machine_size=machine_size,
         lite_hosts=1 if extreme and members > 2 and coin(generator, 0.15) else 0,
         backup_count=backups,
         async_backup_count=asynchronous,
@@ -291,25 +387,25 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
         operations_per_s=log_uniform(generator, low, high),
         register_keys=pick(generator, (1, 3, 10, 40)),
         value_bytes_max=pick(generator, (8, 8, 200, 2_000)) if extreme else 100,
-        weights=_draw_weights(generator),
+        weights=_draw_weights(generator, later),
         fault_gap_us=gaps,
         encoded=coin(generator, 0.5),
         flush_delay_us=pick(generator, (0, 0, 50, 500)) if extreme else 0,
-        timer_late_us=pick(generator, (0, 1_000, 20_000)) if extreme else 1_000,
+        timer_late_us=pick(generator, (0, 1_000, 20_000, 500_000)) if extreme else 1_000,
         tick_us=pick(generator, (50_000, 100_000, 200_000)) if extreme else 500_000,
         clock_skew_ms=pick(generator, (0, 50, 5_000)),
+        clock_drift_ppm=pick(later, (0, 100, 20_000)) if extreme else 0,
         harm_us=profile.harm_us,
         rounds=profile.rounds,
     )
 
 
-def _draw_weights(generator: random.Random) -> dict[str, int]:
+def _draw_weights(generator: random.Random, later: random.Random) -> dict[str, int]:
     """Wildly different weights, some operations off; writes and reads are never both off."""
-    weights = {
-        name: log_uniform(generator, 1, 60)
-        for name in ("put", "set", "get", "remove", "delete", "put_if_absent", "replace")
-        if coin(generator, 0.7)
-    }
+    weights = {name: log_uniform(generator, 1, 60) for name in OPERATIONS if coin(generator, 0.7)}
+    for name in LATER_OPERATIONS:
+        if coin(later, 0.7):
+            weights[name] = log_uniform(later, 1, 60)
     weights.setdefault("set", 10)
     weights.setdefault("get", 10)
     return weights
@@ -323,7 +419,7 @@ def _draw_network(generator: random.Random, profile: Profile) -> NetworkProfile:
     return NetworkProfile(
         delay_us=log_uniform(generator, 20, 5_000) if extreme else 150,
         tail_us=log_uniform(generator, 20, 20_000) if extreme else 200,
-        spike_probability=pick(generator, (0.0, 0.001, 0.02)) if extreme else 0.0,
+        spike_probability=pick(generator, (0.0, 0.001, 0.02, 0.3)) if extreme else 0.0,
         spike_us=log_uniform(generator, 10_000, 300_000),
     )
 
@@ -365,6 +461,7 @@ def _draw_settings(
         table_send_interval_us=either(15 * SECOND_US, 1 * SECOND_US),
         backup_sync_interval_us=either(10 * SECOND_US, 2 * SECOND_US),
         replication_max_parallel=either(10, 1, 2),
+        unacknowledged_backups_max=either(200_000, 3, 50),
         backup_timeout_us=either(10 * SECOND_US, 4 * SECOND_US),
         maps=(MapSettings("default", backups, asynchronous),),
     )

@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from whimbrel.sim.bug import Bug
+from whimbrel.sim.check_more import clients_differ
+from whimbrel.sim.coverage import ERRORS
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.nemesis import FaultEvent
-from whimbrel.sim.planted import Bug
 from whimbrel.sim.profile import (
     HOUR_US,
     SECOND_US,
@@ -72,6 +74,10 @@ class Report(msgspec.Struct, frozen=True):
     members: tuple[MemberRow, ...]
     safe_points: int
     slowest_recovery_s: float
+    stale_window_s: float = 0.0
+    """Longest span in which a stale primary took writes beside the new one (P3)."""
+    seen: dict[str, int] = {}
+    """Rare situations to how often they came about (``coverage``)."""
     timeline: tuple[tuple[int, str, str, str], ...] = ()
     story: tuple[str, ...] = ()
     fault_events: tuple[FaultEvent, ...] = ()
@@ -100,6 +106,8 @@ class Report(msgspec.Struct, frozen=True):
             "unknown_writes": self.unknown_writes,
             "safe_points": self.safe_points,
             "slowest_recovery_s": self.slowest_recovery_s,
+            "stale_window_s": self.stale_window_s,
+            "seen": self.seen,
             "faults": self.faults,
             "errors": self.errors,
             "settings": self.settings,
@@ -173,18 +181,26 @@ class Run:
         while world.now_us < limit_us:
             if not self._advance(POLL_US):
                 return False
-            reason = unsafe_because(world)
+            reason = unsafe_because(world) or clients_differ(world)
             if not reason:
                 break
         else:
-            waited_s = world.plan.safe_wait_us / SECOND_US
-            world.violation("L1", f"the cluster is not safe after {waited_s:.0f} s: {reason}")
+            self._blame(reason)
             return False
         self.slowest_recovery_us = max(self.slowest_recovery_us, world.now_us - began_us)
         self.safe_points += 1
         world.reached_safe_point()
         world.watch.quiet()
         return not world.violations
+
+    def _blame(self, reason: str) -> None:
+        """It took too long: which rule is broken, if convergence was possible at all (L6)."""
+        world = self.world
+        if not world.up_hosts():
+            return  # nobody is left who could be safe
+        waited_s = world.plan.safe_wait_us / SECOND_US
+        rule = "L2" if "joining or leaving" in reason else "L1"
+        world.violation(rule, f"the cluster is not safe after {waited_s:.0f} s: {reason}")
 
     def _finish(self) -> None:
         world = self.world
@@ -194,6 +210,7 @@ class Run:
             if not self._advance(left_us):
                 return
         world.workload.stop()
+        world.nemesis.forsake()
         if not self._clients_end() or not self._rest("rest"):
             return
         self.phase = "final reads"
@@ -208,7 +225,7 @@ class Run:
         """Wait until no client waits for an answer."""
         world = self.world
         limit_us = world.now_us + CLIENT_WAIT_US
-        while world.now_us < limit_us and any(client.is_busy for client in world.clients):
+        while world.now_us < limit_us and world.someone_is_busy():
             if not self._advance(POLL_US):
                 return False
         return True
@@ -291,10 +308,21 @@ def _report(run: Run, world: World) -> Report:
         members=tuple(_member_row(host.name, world) for host in world.hosts),
         safe_points=run.safe_points,
         slowest_recovery_s=run.slowest_recovery_us / SECOND_US,
+        stale_window_s=world.stale_window_us / SECOND_US,
+        seen=seen_of(world),
         timeline=tuple(world.trace.timeline),
         story=tuple(world.trace.story(story_words(world))) if world.violations else (),
         fault_events=tuple(world.nemesis.events),
     )
+
+
+def seen_of(world: World) -> dict[str, int]:
+    """Rare situations of a run, the errors that clients got among them."""
+    seen = dict(world.seen)
+    for code, count in world.error_counts.items():
+        if code in ERRORS:
+            seen[ERRORS[code]] = count
+    return dict(sorted(seen.items()))
 
 
 def story_words(world: World) -> list[str]:

@@ -24,10 +24,11 @@ import msgspec
 
 from whimbrel.core.settings import MapSettings
 from whimbrel.errors import UsageError
+from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.guards import GUARDS
 from whimbrel.sim.nemesis import FaultEvent
-from whimbrel.sim.planted import BUGS, Bug
+from whimbrel.sim.planted import BUGS
 from whimbrel.sim.profile import Plan, draw_plan, profile_named
 from whimbrel.sim.run import Report, simulate
 

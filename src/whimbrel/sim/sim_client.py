@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from whimbrel.core.ids import Address
+from whimbrel.core.ids import Address, MemberId, Row
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.host import ClientConnection, Host
 from whimbrel.sim.network import Pipe
-from whimbrel.sim.workload import REGISTER_MAP, SET_MAP, KeyHistory, Operation, Outcome
+from whimbrel.sim.workload import (
+    REGISTER_MAP,
+    SET_MAP,
+    KeyHistory,
+    Operation,
+    Outcome,
+    key_number,
+    value_origin,
+)
 from whimbrel.wire import codec
 from whimbrel.wire.errors import decode_errors
 from whimbrel.wire.frames import (
@@ -59,6 +67,11 @@ _ERROR_TYPE = 0
 _AUTHENTICATION = SHAPES["Client.authentication"].type
 _VIEW = SHAPES["Client.addClusterViewListener"].type
 _BACKUP_EVENT = SHAPES["Client.localBackupListener"].type + 2
+_LISTENER = SHAPES["Map.addEntryListener"].type
+_LISTENED_EVENTS = 1 | 2 | 4 | 16 | 128
+"""Added, removed, updated, evicted, expired."""
+_REMOVED_EVENTS = 2 | 16 | 128
+"""Entry events that mean that the key is gone: removed, evicted, expired."""
 _RETURNS_DATA = {"Map.put", "Map.get", "Map.remove", "Map.putIfAbsent", "Map.replace"}
 _RETRYABLE = {name for name, shape in SHAPES.items() if shape.retryable}
 
@@ -71,6 +84,8 @@ class Reply(msgspec.Struct, frozen=True):
     error: str = ""
     acks: int = 0
     """Backup acknowledgements that came."""
+    keys: list[bytes] = []
+    """Of a whole-map read."""
 
 
 class Invocation:
@@ -84,6 +99,7 @@ class Invocation:
         "began_us",
         "connection",
         "history",
+        "keys",
         "message",
         "operation",
         "sent_us",
@@ -109,6 +125,7 @@ class Invocation:
         self.connection: MemberConnection | None = None
         self.answered = False
         self.value: bytes | None = None
+        self.keys: list[bytes] = []
         self.acks_needed = 0
         self.acks_seen = 0
 
@@ -122,6 +139,7 @@ class MemberConnection:
         "end",
         "host",
         "incarnation",
+        "is_listening",
         "is_ready",
         "member",
         "number",
@@ -139,6 +157,8 @@ class MemberConnection:
         self.end: ClientConnection | None = None
         self.member = ""
         self.is_ready = False
+        self.is_listening = False
+        """Whether the member has confirmed this client's entry listener."""
         self.splitter = MessageSplitter(AUTHENTICATED, ANSWERS)
 
     def write(self, data: bytes) -> None:
@@ -173,6 +193,10 @@ class SimClient:
         self._addresses: list[Address] = []
         self.partitions_version = -1
         self._watch_waits = False
+        self.listens = index == 0
+        """Whether this client has an entry listener on the register map."""
+        self._listening_since_us = 0
+        """When its connections or registrations changed last."""
 
     # -- connections ----------------------------------------------------------------------
 
@@ -265,6 +289,7 @@ class SimClient:
         if self._connections.get(connection.address) is not connection:
             return
         del self._connections[connection.address]
+        self._listening_since_us = self.world.now_us
         if self._by_member.get(connection.member) is connection:
             del self._by_member[connection.member]
         if self._view_connection is connection:
@@ -318,6 +343,9 @@ class SimClient:
                 self._event(connection, message)
             elif kind == _AUTHENTICATION + 1:
                 self._authenticated(connection, message)
+            elif kind == _LISTENER + 1:
+                connection.is_listening = True
+                self._listening_since_us = self.world.now_us
             elif message[5] in self._calls:
                 self._answered(message[5], self._calls[message[5]], message)
 
@@ -333,8 +361,57 @@ class SimClient:
             connection.write(
                 codec.encode_request("Client.localBackupListener", self._next_correlation())
             )
+        self._listening_since_us = self.world.now_us
+        if self.listens:
+            connection.write(
+                codec.encode_request(
+                    "Map.addEntryListener",
+                    self._next_correlation(),
+                    name=REGISTER_MAP,
+                    include_value=True,
+                    listener_flags=_LISTENED_EVENTS,
+                    local_only=self.smart,
+                )
+            )
         if self._view_connection is None:
             self._register_view(connection)
+
+    def is_listening_since(self, moment_us: int) -> bool:
+        """Whether every running member has told this client of all changes since a moment."""
+        if not self.listens or self._listening_since_us > moment_us:
+            return False
+        there = [host.info.id for host in self.world.up_hosts()]
+        return all(
+            member in self._by_member and self._by_member[member].is_listening for member in there
+        )
+
+    def table_difference(self, rows: list[Row], members: tuple[MemberId, ...]) -> str:
+        """How this client's picture of the cluster differs from a table; empty when it does not.
+
+        A client without a view has no picture yet, and one that is not smart needs none.
+        """
+        if self._view_connection is None or not self.smart:
+            return ""
+        if sorted(self.members) != sorted(members):
+            return f"{self.name} has an old member list"
+        for pid, row in enumerate(rows):
+            if row[0] is not None and self.owners.get(pid) != row[0]:
+                return f"{self.name} takes somebody else for the primary of p{pid}"
+        strangers = [member for member in self._by_member if member not in members]
+        return f"{self.name} keeps a connection to {strangers[0]}" if strangers else ""
+
+    def destroy(self, name: str) -> None:
+        """Destroy a map through whichever member is connected."""
+        ready = [connection for connection in self._connections.values() if connection.is_ready]
+        if ready:
+            pick(self._random, ready).write(
+                codec.encode_request(
+                    "Client.destroyProxy",
+                    self._next_correlation(),
+                    name=name,
+                    service_name="hz:impl:mapService",
+                )
+            )
 
     def _register_view(self, connection: MemberConnection) -> None:
         self._view_connection = connection
@@ -358,12 +435,25 @@ class SimClient:
         if kind == _BACKUP_EVENT:
             correlation = _LONG.unpack_from(buffer, frames[0] + 16)[0]
             self._acknowledged(correlation)
+        elif kind & ~0xFF == _LISTENER:
+            self._heard(message)
         elif connection is self._view_connection and kind & ~0xFF == _VIEW:
             _, event, fields = codec.decode_event(message)
             if event == "members_view":
                 self._members_view(fields)
             elif event == "partitions_view":
                 self._partitions_view(fields)
+
+    def _heard(self, message: RawMessage) -> None:
+        """The entry listener was told of a change."""
+        _, _, fields = codec.decode_event(message)
+        if fields["key"] is None:
+            return
+        key = key_number(fields["key"])
+        origin = value_origin(fields["value"]) if fields["value"] is not None else None
+        gone = fields["event_type"] & _REMOVED_EVENTS
+        number = 0 if gone or origin is None else origin[2]
+        self.world.watch.heard_event(self, key, number)
 
     def _members_view(self, fields: dict[str, Any]) -> None:
         if fields["version"] <= self.member_list_version:
@@ -421,6 +511,10 @@ class SimClient:
         call.connection, call.sent_us, call.attempt = connection, world.now_us, call.attempt + 1
         call.answered, call.acks_needed, call.acks_seen = False, 0, 0
         self._calls[correlation] = call
+        if call.message == "Map.keySet":
+            name = call.operation.map
+            connection.write(codec.encode_request(call.message, correlation, -1, 0, name=name))
+            return
         fields: dict[str, Any] = {
             "name": call.history.map,
             "key": call.history.data,
@@ -429,7 +523,7 @@ class SimClient:
         if call.value_sent is not None and call.message not in ("Map.remove", "Map.delete"):
             fields["value"] = call.value_sent
             if call.message != "Map.replace":
-                fields["ttl"] = -1
+                fields["ttl"] = call.operation.life_ms
         connection.write(
             codec.encode_request(
                 call.message, correlation, call.history.partition_id, self._flags, **fields
@@ -446,7 +540,9 @@ class SimClient:
             self._early_acks.pop(correlation, None)
             self._failed(call, message)
             return
-        if call.message in _RETURNS_DATA:
+        if call.message == "Map.keySet":
+            call.keys = codec.decode_response(message)[1]["response"]
+        elif call.message in _RETURNS_DATA:
             buffer, frames = message[0], message[3]
             start = frames[2]
             is_null = buffer[start - 1] & (NULL >> 8)
@@ -494,5 +590,5 @@ class SimClient:
         call.connection = None
         value = call.value if outcome is Outcome.OK else None
         self.world.workload.ended(
-            self, call.operation, Reply(outcome, value, error, call.acks_seen)
+            self, call.operation, Reply(outcome, value, error, call.acks_seen, call.keys)
         )

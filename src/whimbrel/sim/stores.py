@@ -124,7 +124,7 @@ def unsafe_because(world: World) -> str:
 def _incomplete(world: World, hosts: list[Host], rows: list[tuple[MemberId | None, ...]]) -> str:
     """Which configured replica is missing or not equal to its primary."""
     by_id = {host.info.id: host for host in hosts}
-    data_members = sum(not host.lite for host in hosts)
+    data_members = world.places_of([host for host in hosts if not host.lite])
     plan = world.plan
     depth = min(1 + plan.backup_count + plan.async_backup_count, data_members)
     for pid, row in enumerate(rows):

@@ -52,6 +52,9 @@ class Checker:
     def started(self, host: Host) -> None:
         """A process has started."""
 
+    def ending(self, host: Host, reason: str) -> None:
+        """A process is about to be gone; its engine can still be looked at."""
+
     def ended(self, host: Host, reason: str) -> None:
         """A process is gone; its engine too."""
 
@@ -102,6 +105,15 @@ class Checker:
     def operation(self, operation: Operation, reply: Reply) -> None:
         """H: a client knows the outcome of an operation."""
 
+    def one_way(self, host: Host, span_us: int) -> None:
+        """T: from now on a member hears and is not heard, or the reverse, for a span."""
+
+    def listened(self, client: SimClient, key: int, number: int) -> None:
+        """H: a client's listener was told of a change: operation number, 0 for a removal."""
+
+    def scanned(self, operation: Operation, keys: list[bytes]) -> None:
+        """H: a client got the keys of a whole map."""
+
     def hangs(self, client: SimClient, call: Invocation, host: Host | None) -> None:
         """H: a request was not answered for long."""
 
@@ -114,6 +126,7 @@ class Checker:
 
 POINTS = (
     "started",
+    "ending",
     "ended",
     "sample",
     "row",
@@ -126,6 +139,9 @@ POINTS = (
     "note",
     "expelled",
     "operation",
+    "one_way",
+    "listened",
+    "scanned",
     "hangs",
     "quiet",
     "final",
@@ -137,9 +153,10 @@ class Watch:
 
     def __init__(self, world: World) -> None:
         from whimbrel.sim.checkers import make_checkers
+        from whimbrel.sim.coverage import Sightings
 
         self.world = world
-        self.checkers: list[Checker] = make_checkers(world)
+        self.checkers: list[Checker] = [*make_checkers(world), Sightings(world)]
         self._calls: dict[str, list[Callable[..., None]]] = {
             point: [
                 getattr(checker, point)
@@ -180,12 +197,12 @@ class Watch:
             before = table.rows[pid]
             self.world.calm_since_us = None
             set_row(pid, row, version)
-            for call in rows:
+            for call in () if host.is_outside else rows:
                 call(host, pid, before, row, version)
 
         def probed_row_changed(pid: PartitionId, before: Row, after: Row, version: int) -> None:
             row_changed(pid, before, after, version)
-            for call in settled:
+            for call in () if host.is_outside else settled:
                 call(host, pid, before, after, version)
 
         self._probe_plans(host, member)
@@ -203,7 +220,8 @@ class Watch:
             load = execution.load
 
             def probed_load(*arguments: Any) -> None:
-                self._tell("planned", host)
+                if not host.is_outside:
+                    self._tell("planned", host)
                 load(*arguments)
 
             vars(execution)["load"] = probed_load
@@ -225,7 +243,7 @@ class Watch:
         def probed_replicate(
             partition: PartitionReplica, fragment: Fragment, *arguments: Any, **named: Any
         ) -> int:
-            for call in accepted:
+            for call in () if host.is_outside else accepted:
                 call(host, partition.pid)
             return replicate(partition, fragment, *arguments, **named)
 
@@ -250,13 +268,15 @@ class Watch:
                 f"v{new.version} " + " ".join(self.name_of(one) for one in new.ids()),
             )
             self.world.disturbed()
-            self._tell("view", host, old, new)
+            if not host.is_outside:
+                self._tell("view", host, old, new)
             if view_changed is not None:
                 view_changed(old, new)
 
         def probed_master() -> None:
             self.world.trace.mark(self.world.now_us, host.name, "master")
-            self._tell("became_master", host)
+            if not host.is_outside:
+                self._tell("became_master", host)
             if became_master is not None:
                 became_master()
 
@@ -267,20 +287,24 @@ class Watch:
 
     def before_stimulus(self, host: Host, stimulus: Stimulus) -> None:
         """A member is about to handle a stimulus."""
-        if isinstance(stimulus, Received):
+        if isinstance(stimulus, Received) and not host.is_outside:
             for call in self._received.get(type(stimulus.message), ()):
                 call(host, stimulus.sender, stimulus.message)
 
     def after_step(self, host: Host) -> None:
         """A member has handled something."""
         cause = host.cause
-        if isinstance(cause, Received):
+        if isinstance(cause, Received) and not host.is_outside:
             for call in self._step.get(type(cause.message), ()):
                 call(host)
 
     def sample(self) -> None:
         """Some simulated time has passed."""
         self._tell("sample")
+
+    def host_ending(self, host: Host, reason: str) -> None:
+        """A process is about to be gone."""
+        self._tell("ending", host, reason)
 
     def host_ended(self, host: Host, reason: str) -> None:
         """A process is gone."""
@@ -296,11 +320,24 @@ class Watch:
 
     def noted(self, host: Host, note: Note) -> None:
         """A member emitted a note."""
-        self._tell("note", host, note)
+        if not host.is_outside:
+            self._tell("note", host, note)
 
     def operation_ended(self, operation: Operation, reply: Reply) -> None:
         """A client knows an outcome."""
         self._tell("operation", operation, reply)
+
+    def one_way_began(self, host: Host, span_us: int) -> None:
+        """A member is cut off in one direction."""
+        self._tell("one_way", host, span_us)
+
+    def heard_event(self, client: SimClient, key: int, number: int) -> None:
+        """A client's listener was told of a change."""
+        self._tell("listened", client, key, number)
+
+    def scanned(self, operation: Operation, keys: list[bytes]) -> None:
+        """A client got the keys of a whole map."""
+        self._tell("scanned", operation, keys)
 
     def call_hangs(self, client: SimClient, call: Invocation, host: Host | None) -> None:
         """A request was not answered for long."""

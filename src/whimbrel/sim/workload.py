@@ -1,11 +1,14 @@
 """What clients do, and the history they leave behind.
 
 Values carry the seed, the key, the number of the operation and its client, so that any wrong read
-names the operation it came from (facts/reliability section 1.4). Two workloads share the clients:
+names the operation it came from (facts/reliability section 1.4). These workloads share the clients:
 
 * *set*: every key is written once; at the end all acknowledged keys must be there.
 * *register*: a few keys, each with one writer and many readers; the order of a key's writes is
   therefore known, and reads can be judged in linear time.
+* *mortal*: entries with a time to live, written once, read now and then.
+* *keys*: the keys of the whole set map, gathered from all members.
+* *extra*: floods of writes at once, and a scratch map that is destroyed while it is written.
 """
 
 from __future__ import annotations
@@ -27,6 +30,17 @@ if TYPE_CHECKING:
 
 SET_MAP = "sim.set"
 REGISTER_MAP = "sim.register"
+MORTAL_MAP = "sim.mortal"
+SCRATCH_MAP = "sim.scratch"
+WRITTEN_AGAIN = "a client writes again after an indeterminate outcome"
+SCAN_MAP = "sim.scan"
+"""Stands for "no single key" in the history."""
+LIFE_MS = (400, 2_000, 9_000)
+"""Times to live that mortal entries get."""
+SCRATCH_WRITES = 6
+"""Writes to the scratch map before it is destroyed."""
+EXTRA_MAX = 1_000
+"""Writes beyond those of sequential clients that may be under way at once."""
 
 _KEY = struct.Struct(">iiq")
 _LONG_TYPE = -8
@@ -56,8 +70,10 @@ class Operation:
         "effect",
         "floor",
         "invoked_us",
+        "is_extra",
         "key",
         "kind",
+        "life_ms",
         "map",
         "number",
         "outcome",
@@ -77,6 +93,10 @@ class Operation:
         """What the key holds afterwards if the write takes effect: its number, or ABSENT."""
         self.invoked_us = invoked_us
         self.completed_us = -1
+        self.is_extra = False
+        """Not one of its client's sequence: nothing follows from its end."""
+        self.life_ms = -1
+        """Time to live that the entry gets; -1 for none."""
         self.outcome = Outcome.PENDING
         self.floor: Operation | None = None
         """The newest write of the key that was acknowledged before this operation began."""
@@ -97,6 +117,7 @@ class KeyHistory:
     __slots__ = (
         "acked",
         "data",
+        "is_judged",
         "map",
         "namespace",
         "newest_seen",
@@ -109,6 +130,8 @@ class KeyHistory:
 
     def __init__(self, map_name: str, data: bytes, partition_id: int) -> None:
         self.map = map_name
+        self.is_judged = map_name in (SET_MAP, REGISTER_MAP)
+        """Whether the key must hold what was acknowledged, as long as nothing else is written."""
         self.namespace = namespace_of("map", map_name)
         self.data = data
         self.stored = split_key(data)[1]
@@ -135,6 +158,12 @@ class KeyHistory:
 def key_data(number: int) -> bytes:
     """A key as the official client would serialise a long."""
     return _KEY.pack(0, _LONG_TYPE, number)
+
+
+def key_number(data: bytes) -> int:
+    """The number of which ``key_data`` made a key."""
+    number: int = _KEY.unpack(data)[2]
+    return number
 
 
 def value_data(seed: int, key: int, number: int, padding: int) -> bytes:
@@ -173,11 +202,12 @@ class History:
             data = key_data(key)
             pid = partition_of(partition_hash(data), self._partition_count)
             history = self.keys[map_name, key] = KeyHistory(map_name, data, pid)
-            self.by_partition[pid].append(history)
+            if history.is_judged:
+                self.by_partition[pid].append(history)
         return history
 
 
-READS = ("get",)
+READS = ("get", "keys")
 REMOVALS = ("remove", "delete")
 RETURNS_OLD = ("put", "remove", "put_if_absent", "replace")
 
@@ -196,6 +226,12 @@ class Workload:
         self._set_keys = 0
         self._to_read: dict[str, list[tuple[str, int]]] = {}
         """Client to the keys it still reads at the end."""
+        self._mortal_keys = 0
+        self._scratch_keys = 0
+        self._scans: dict[Operation, tuple[bytes, ...]] = {}
+        """Whole-map reads under way to the keys that were acknowledged when they began."""
+        self.extra_count = 0
+        """Extra writes that have not ended."""
         self.set_share = pick(self._random, (0.2, 0.5, 0.8))
 
     def start(self) -> None:
@@ -223,11 +259,67 @@ class Workload:
             self._set_keys += 1
             operation = self._write(client, "set", SET_MAP, self._set_keys)
         else:
-            operation = self._register(client)
+            operation = self._other(client)
         self.world.history_began(operation)
 
-    def _register(self, client: SimClient) -> Operation:
+    def _other(self, client: SimClient) -> Operation:
         kind = self._random.choices(self._names, self._weights)[0]
+        if kind == "keys":
+            return self._scan(client)
+        if kind != "mortal":
+            return self._register(client, kind)
+        if self._mortal_keys and self._random.random() < 0.6:
+            key = 1 + self._random.randrange(self._mortal_keys)
+            return self.read(client, MORTAL_MAP, key)
+        self._mortal_keys += 1
+        life_ms = pick(self._random, LIFE_MS)
+        return self._write(client, "set", MORTAL_MAP, self._mortal_keys, life_ms)
+
+    def _scan(self, client: SimClient) -> Operation:
+        """Ask for the keys of the whole set map."""
+        history = self.history.key(SCAN_MAP, 0)
+        operation = Operation(client.name, "keys", SET_MAP, 0, 0, self.world.now_us)
+        self._scans[operation] = tuple(
+            known.data
+            for (name, _), known in self.history.keys.items()
+            if name == SET_MAP and known.acked is not None
+        )
+        client.call("Map.keySet", operation, history)
+        self.history.operations += 1
+        return operation
+
+    def expected_keys(self, operation: Operation) -> tuple[bytes, ...]:
+        """The keys that a whole-map read must return: those acknowledged when it began."""
+        return self._scans[operation]
+
+    def flood(self, count: int) -> None:
+        """Begin many writes at once, on top of what the clients do."""
+        for _ in range(count if self.is_running else 0):
+            client = pick(self._random, self.world.clients)
+            if self._random.random() < 0.3:
+                self._scratch_keys += 1
+                self._extra(client, SCRATCH_MAP, self._scratch_keys)
+            else:
+                self._set_keys += 1
+                self._extra(client, SET_MAP, self._set_keys)
+
+    def destroy_scratch(self) -> None:
+        """Write the scratch map and destroy it a moment later."""
+        if not self.is_running:
+            return
+        client = pick(self._random, self.world.clients)
+        for _ in range(SCRATCH_WRITES):
+            self._scratch_keys += 1
+            self._extra(client, SCRATCH_MAP, self._scratch_keys)
+        delay_us = self._random.randrange(300_000)
+        self.world.scheduler.after(delay_us, client.destroy, SCRATCH_MAP)
+
+    def _extra(self, client: SimClient, map_name: str, key: int) -> None:
+        if self.extra_count < EXTRA_MAX:
+            self.extra_count += 1
+            self.world.history_began(self._write(client, "set", map_name, key, is_extra=True))
+
+    def _register(self, client: SimClient, kind: str) -> Operation:
         key = self._random.randrange(self.plan.register_keys)
         if kind in READS:
             return self.read(client, REGISTER_MAP, key)
@@ -261,13 +353,24 @@ class Workload:
         self.history.operations += 1
         return operation
 
-    def _write(self, client: SimClient, kind: str, map_name: str, key: int) -> Operation:
+    def _write(
+        self,
+        client: SimClient,
+        kind: str,
+        map_name: str,
+        key: int,
+        life_ms: int = -1,
+        is_extra: bool = False,
+    ) -> Operation:
         history = self.history.key(map_name, key)
         number = len(history.writes) + 1
         operation = Operation(client.name, kind, map_name, key, number, self.world.now_us)
+        operation.life_ms, operation.is_extra = life_ms, is_extra
         if kind in REMOVALS:
             operation.effect = ABSENT
         operation.floor = history.acked
+        if history.writes and history.writes[-1].outcome is Outcome.UNKNOWN:
+            self.world.sometimes(WRITTEN_AGAIN)
         history.writes.append(operation)
         padding = self._random.randrange(self.plan.value_bytes_max)
         value = value_data(self.plan.seed, key, number, padding)
@@ -279,7 +382,11 @@ class Workload:
         """A client knows the outcome of its operation."""
         operation.completed_us = self.world.now_us
         operation.outcome = reply.outcome
-        if reply.value is not None:
+        if operation.kind == "keys":
+            if reply.outcome is Outcome.OK:
+                self.world.watch.scanned(operation, reply.keys)
+            del self._scans[operation]
+        elif reply.value is not None:
             self._see(operation, reply.value)
         elif reply.outcome is Outcome.OK and (
             operation.kind in READS or operation.kind in RETURNS_OLD
@@ -288,6 +395,9 @@ class Workload:
         if operation.kind not in READS:
             self._book_write(operation)
         self.world.history_ended(operation, reply)
+        if operation.is_extra:
+            self.extra_count -= 1
+            return
         if self.is_running:
             self._next(client)
         else:

@@ -19,6 +19,7 @@ from whimbrel.core.stimuli import Stimulus
 from whimbrel.errors import UsageError
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.budget import FailureBudget
+from whimbrel.sim.deeds import MORE_VERBS
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.host import Host
 from whimbrel.sim.nemesis import FaultEvent, Nemesis
@@ -27,6 +28,7 @@ from whimbrel.sim.profile import Plan
 from whimbrel.sim.scheduler import Scheduler
 from whimbrel.sim.sim_client import Invocation, Reply, SimClient
 from whimbrel.sim.trace import Trace
+from whimbrel.sim.traps import Traps
 from whimbrel.sim.watch import Watch
 from whimbrel.sim.workload import Operation, Workload
 
@@ -37,6 +39,8 @@ HALF_OPEN_US = 9_000_000
 """A sender to a machine that vanished notices after this span at the latest."""
 SHOWN_NOTES = ("migration.planned", "migration.finished", "partition.lost")
 """Notes that stand on the time line although they are no warnings."""
+STALENESS = ("pause", "cut", "clog", "slow", "narrow", "double", "forsake")
+"""Faults that can keep the news of a new primary from the old one."""
 WALL_START_MS = 1_750_000_000_000
 
 MakeEngine = Callable[[MemberInfo, CoreSettings, int], Engine]
@@ -68,6 +72,12 @@ class World:
         self.error_counts: dict[int, int] = {}
         self.note_counts: dict[str, int] = {}
         self.fault_counts: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
+        """Rare situations to how often this run met them (``coverage``)."""
+        self.clock_jumps_ms = 0
+        """Upper bound of what wall clocks may be off beyond their first skew."""
+        self.stale_window_us = 0
+        """Longest span in which a stale primary still took writes beside the new one (P3)."""
         self.last_fault_us = 0
         self.calm_since_us: int | None = None
         """Since when the cluster has been safe and nothing has changed; None when it is not."""
@@ -79,6 +89,7 @@ class World:
                 f"m{index + 1}",
                 Address(f"10.0.0.{index + 1}", FIRST_PORT),
                 lite=0 < index <= plan.lite_hosts,
+                machine=f"h{1 + index // plan.machine_size}",
             )
             for index in range(plan.hosts)
         ]
@@ -89,6 +100,7 @@ class World:
             for index in range(plan.smart_clients + plan.single_clients)
         ]
         self.nemesis = Nemesis(self)
+        self.traps = Traps(self)
         self.workload = Workload(self, plan)
         self.watch = Watch(self)
 
@@ -123,19 +135,43 @@ class World:
         return tuple(self.addresses())
 
     def up_hosts(self) -> list[Host]:
-        """Members whose process exists."""
-        return [host for host in self.hosts if host.is_up]
+        """Members whose process exists, without those that are outside for ever."""
+        return [host for host in self.hosts if host.is_up and not host.is_outside]
 
-    def data_member_count(self) -> int:
-        """Members that hold data and are meant to stay."""
-        return sum(
-            host.is_up
+    def _data_hosts(self) -> list[Host]:
+        return [
+            host
+            for host in self.hosts
+            if host.is_up
+            and not host.is_outside
             and host.joined
             and not host.lite
             and not host.is_leaving
             and not self.nemesis.is_condemned(host)
-            for host in self.hosts
-        )
+        ]
+
+    def data_member_count(self) -> int:
+        """Members that hold data and are meant to stay."""
+        return len(self._data_hosts())
+
+    def place_count(self) -> int:
+        """Places that may each hold one replica of a partition: those members, or machines."""
+        return self.places_of(self._data_hosts())
+
+    def places_of(self, hosts: list[Host]) -> int:
+        """How many replicas of one partition these hosts may hold together."""
+        if self.plan.settings.member_group == "member":
+            return len(hosts)
+        return len({host.machine for host in hosts})
+
+    def book_loss(self, host: Host) -> None:
+        """A data member is lost ungracefully; those of one machine may be lost as one place."""
+        by_machine = self.plan.settings.member_group != "member"
+        self.budget.lose(self.now_us, host.machine if by_machine else host.name, once=by_machine)
+
+    def someone_is_busy(self) -> bool:
+        """Whether a client still waits for an answer."""
+        return self.workload.extra_count > 0 or any(client.is_busy for client in self.clients)
 
     def data_is_promised(self) -> bool:
         """Whether the harm so far is within what the configuration promises to survive."""
@@ -143,7 +179,7 @@ class World:
 
     def reads_are_fresh(self) -> bool:
         """Whether no stale primary can be about: members never stop, and refuse stale reads."""
-        stale = any(self.fault_counts.get(verb) for verb in ("pause", "cut", "clog", "slow"))
+        stale = any(self.fault_counts.get(verb) for verb in STALENESS)
         return self.plan.settings.stale_read_disabled and not stale and self.data_is_promised()
 
     def is_calm_since(self, moment_us: int) -> bool:
@@ -153,7 +189,7 @@ class World:
     def reached_safe_point(self) -> None:
         """The cluster is safe now."""
         data_members = self.data_member_count()
-        self.budget.safe_point(data_members)
+        self.budget.safe_point(self.place_count())
         self.trace.mark(self.now_us, "--", "safe", f"{data_members} data members")
         if self.calm_since_us is None:
             self.calm_since_us = self.now_us
@@ -181,6 +217,28 @@ class World:
         """A member has handled something (check point E)."""
         self.watch.after_step(host)
 
+    def host_ending(self, host: Host, reason: str) -> None:
+        """A process is about to be gone."""
+        self.watch.host_ending(host, reason)
+
+    def repeated_after_us(self, host: Host, sender: MemberInfo) -> int:
+        """How much later a control message arrives a second time; 0 when it does not."""
+        source = self._by_address.get(sender.address)
+        if source is None:
+            return 0
+        most_us = self.network.path(source.name, host.name).double_us
+        return 1 + self.entropy.of("double").randrange(most_us) if most_us else 0
+
+    def clocks_jumped(self) -> None:
+        """A wall clock was set: how far apart the clocks may be is worked out anew."""
+        true_ms = self.wall_base_ms + self.now_us // 1000
+        most_ms = max(abs(host.wall_ms() - true_ms) for host in self.hosts)
+        self.clock_jumps_ms = max(self.clock_jumps_ms, most_ms)
+
+    def sometimes(self, name: str) -> None:
+        """A rare situation has come about; counted for the coverage report."""
+        self.seen[name] = self.seen.get(name, 0) + 1
+
     def host_ended(self, host: Host, reason: str) -> None:
         """A process is gone."""
         self.watch.host_ended(host, reason)
@@ -189,7 +247,7 @@ class World:
         """A member learned that the cluster goes on without it."""
         if not self.nemesis.is_condemned(host):
             if not host.lite:
-                self.budget.lose(self.now_us, host.name)
+                self.book_loss(host)
             self.watch.expelled_without_cause(host)
 
     def noted(self, host: Host, note: Note) -> None:
@@ -253,7 +311,7 @@ class World:
         Raises:
             UsageError: The verb or a name is unknown.
         """
-        act = _VERBS.get(event.verb)
+        act = _VERBS.get(event.verb) or MORE_VERBS.get(event.verb)
         if act is None:
             raise UsageError(f"no fault is called {event.verb!r}")
         detail = " ".join(event.names) + (f" {event.value}" if event.value else "")
@@ -265,15 +323,18 @@ class World:
 
     def _crash(self, event: FaultEvent) -> None:
         host = self.host_named(event.names[0])
-        if not host.is_up:
-            return
+        if host.is_up:
+            self.lose_by_crash(host, silent=event.verb == "silent")
+
+    def lose_by_crash(self, host: Host, *, silent: bool = False) -> None:
+        """A member dies ungracefully, and the budget hears of it."""
         if not host.lite and host.joined:
-            self.budget.lose(self.now_us, host.name)
-        host.crash(silent=event.verb == "silent")
+            self.book_loss(host)
+        host.crash(silent=silent)
 
     def _start(self, event: FaultEvent) -> None:
         host = self.host_named(event.names[0])
-        if not host.is_up:
+        if not host.is_up and not host.is_outside:
             self.break_links_to(host, notice=True)
             host.start(self.join_addresses())
 
@@ -294,7 +355,7 @@ class World:
         host = self.host_named(event.names[0])
         host.leave()
         if not host.lite:
-            self.budget.shrunk(self.data_member_count())
+            self.budget.shrunk(self.place_count())
 
     def _state(self, event: FaultEvent) -> None:
         """An operator wishes a cluster state, by way of the member that started first."""

@@ -30,7 +30,7 @@ from whimbrel.core.ids import (
     Row,
 )
 from whimbrel.core.messages import FragmentPart, Message, TableRequested
-from whimbrel.core.model import MemberList, MigrationInfo, members_left
+from whimbrel.core.model import MemberList, MigrationInfo, members_came, members_left
 from whimbrel.core.ports import Export
 from whimbrel.core.replication.anti_entropy import AntiEntropy
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
@@ -536,6 +536,10 @@ class DataPlane:
         for member in members_left(old, new):
             if member != self.ctx.id:
                 self.member_left(member)
+        for member in members_came(old, new):
+            inbox = self._inboxes.get(member)
+            if inbox is not None:
+                inbox.answer_again()  # there was no link for what we owed a newcomer
         for partition in self.partitions:
             if partition.is_primary:
                 self.refresh_targets(partition)

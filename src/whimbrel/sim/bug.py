@@ -1,0 +1,53 @@
+"""What a planted bug is: how it is put in, where it shows soonest, what may catch it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from whimbrel.core.ids import Address
+from whimbrel.core.model import MemberInfo
+from whimbrel.core.settings import CoreSettings
+from whimbrel.serving.engine import Engine
+
+
+class Bug:
+    """A planted bug: what it is, how it is put in, where it shows soonest, what may catch it."""
+
+    def __init__(
+        self,
+        plant: Callable[[Engine], None],
+        sentence: str,
+        profile: str,
+        rules: tuple[str, ...],
+        seeds: range = range(1, 201),
+        *,
+        keeps_identity: bool = False,
+    ) -> None:
+        self.name = plant.__name__
+        self.sentence = sentence
+        self.profile = profile
+        self.rules = rules
+        """Rules one of which must be the first that is broken."""
+        self.seeds = seeds
+        self.keeps_identity = keeps_identity
+        """Whether a process that starts again takes the identity its address had before."""
+        self._plant = plant
+        self._identities: dict[Address, MemberInfo] = {}
+
+    def make_engine(self, me: MemberInfo, settings: CoreSettings, started_us: int) -> Engine:
+        """An engine with the bug in it."""
+        if self.keeps_identity:
+            me = self._identities.setdefault(me.address, me)
+        engine = Engine(me, settings, started_us)
+        self._plant(engine)
+        return engine
+
+    def begin_run(self) -> None:
+        """A new run: forget the identities of the last one."""
+        self._identities.clear()
+
+
+def replace(owner: object, name: str, method: Callable[..., Any]) -> None:
+    """Give one object another method; its class stays as it is."""
+    vars(owner)[name] = method

@@ -1,0 +1,92 @@
+"""How the faults that a family draws are carried out; each verb may stand in a scenario file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from whimbrel.sim.nemesis import FaultEvent
+    from whimbrel.sim.world import World
+
+
+NOTICED_US = 9_000_000
+"""Clients give a connection up on which nothing comes back after this span."""
+
+
+def _narrow(world: World, event: FaultEvent) -> None:
+    """Items of a path leave with a gap between them; 0 ends it."""
+    world.network.path(event.names[0], event.names[1]).gap_us = max(1, event.value)
+
+
+def _double(world: World, event: FaultEvent) -> None:
+    """Control messages of a path arrive twice, the second one up to a span later; 0 ends it."""
+    world.network.path(event.names[0], event.names[1]).double_us = event.value
+
+
+def _ambush(world: World, event: FaultEvent) -> None:
+    host = world.host_named(event.names[0])
+    if host.is_up:
+        world.traps.set(host, event.value)
+
+
+def _freeze(world: World, event: FaultEvent) -> None:
+    world.host_named(event.names[0]).wall_frozen_ms = world.host_named(event.names[0]).wall_ms()
+    world.clocks_jumped()
+
+
+def _jump(world: World, event: FaultEvent) -> None:
+    """The wall clock goes forward; one that stood still shows the true time again."""
+    host = world.host_named(event.names[0])
+    world.clocks_jumped()
+    host.wall_frozen_ms = None
+    host.skew_ms += event.value
+    world.clocks_jumped()
+
+
+def _back(world: World, event: FaultEvent) -> None:
+    world.host_named(event.names[0]).skew_ms -= event.value
+    world.clocks_jumped()
+
+
+def _destroy(world: World, event: FaultEvent) -> None:
+    world.workload.destroy_scratch()
+
+
+def _flood(world: World, event: FaultEvent) -> None:
+    world.workload.flood(event.value)
+
+
+def _forsake(world: World, event: FaultEvent) -> None:
+    """A member is left outside for ever: 1 dead, 2 stopped, 3 deaf, 4 mute (the core goes on)."""
+    host = world.host_named(event.names[0])
+    if not host.is_up:
+        return
+    world.nemesis.condemn(host)
+    if event.value == 1:
+        host.crash(silent=True)
+        return
+    host.is_outside = True
+    world.network.isolated[host.name] = None
+    if event.value == 2:
+        host.pause()
+    for name in [*(one.name for one in world.hosts), *(one.name for one in world.clients)]:
+        if event.value != 4:
+            world.network.cut(name, host.name)
+        if event.value != 3:
+            world.network.cut(host.name, name)
+    for client in world.clients:
+        client.machine_vanished(host, NOTICED_US)
+
+
+MORE_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
+    "narrow": _narrow,
+    "double": _double,
+    "ambush": _ambush,
+    "freeze": _freeze,
+    "jump": _jump,
+    "back": _back,
+    "destroy": _destroy,
+    "flood": _flood,
+    "forsake": _forsake,
+}

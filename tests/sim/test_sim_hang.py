@@ -1,0 +1,66 @@
+"""A call that hung: its answer was dropped because the executing member did not know the caller."""
+
+from __future__ import annotations
+
+import msgspec
+
+from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.host import Host
+from whimbrel.sim.profile import draw_plan, profile_named
+from whimbrel.sim.watch import member_of
+from whimbrel.sim.workload import SET_MAP, Operation, Outcome
+from whimbrel.sim.world import World
+
+STEP_US = 50
+PATIENCE_US = 10_000_000
+
+
+def three_places() -> World:
+    """Three places and one client that is not smart; nobody runs."""
+    plan = draw_plan(Entropy(1), profile_named("calm"))
+    settings = msgspec.structs.replace(plan.settings, partition_count=7)
+    plan = msgspec.structs.replace(
+        plan, settings=settings, members=2, hosts=3, smart_clients=0, single_clients=1
+    )
+    return World(plan, Entropy(1))
+
+
+def run_until_listed(world: World, by: Host, whom: Host) -> None:
+    """Let time pass until one member has another on its list."""
+    for _ in range(PATIENCE_US // STEP_US):
+        if member_of(by).ctx.is_member(whom.info.id):
+            return
+        world.scheduler.run_until(world.now_us + STEP_US)
+    raise AssertionError(f"{by.name} never heard of {whom.name}")
+
+
+def test_a_newcomers_call_is_answered_though_the_list_came_late() -> None:
+    """C1: a newcomer forwards a request to a primary that has not got the list with it yet. The
+    primary has no link back, so the answer goes nowhere; it must be said again when the list is
+    there. Method: the list to the primary is held back for a second; without the repetition the
+    client waits until it gives its connection up.
+    """
+    world = three_places()
+    one, two, newcomer = world.hosts
+    for host in (one, two):
+        host.start(world.join_addresses())
+    world.scheduler.run_until(4_000_000)
+    newcomer.start(world.join_addresses())
+    run_until_listed(world, one, newcomer)
+    world.network.clog(one.name, two.name, 1_000_000)
+    run_until_listed(world, newcomer, one)
+    client = world.clients[0]
+    client._connect(newcomer.address)
+    world.scheduler.run_until(world.now_us + 100_000)
+    assert not member_of(two).ctx.is_member(newcomer.info.id)
+
+    operations: list[Operation] = []
+    rows = member_of(newcomer).migrations.table.rows
+    for key in range(1, 40):
+        history = world.workload.history.key(SET_MAP, key)
+        if rows[history.partition_id][0] == two.info.id:
+            operations.append(world.workload._write(client, "set", SET_MAP, key, is_extra=True))
+            world.workload.extra_count += 1
+    assert operations
+    world.scheduler.run_until(world.now_us + PATIENCE_US)
+    assert [operation.outcome for operation in operations] == [Outcome.OK] * len(operations)
