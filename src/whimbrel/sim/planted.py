@@ -35,15 +35,16 @@ class Bug:
         self.rules = rules
         """Rules one of which must be the first that is broken."""
         self.seeds = seeds
-        self._plant = plant
+        self.plant = plant
+        """Puts the bug into an engine."""
         self._identities: dict[Address, MemberInfo] = {}
 
     def make_engine(self, me: MemberInfo, settings: CoreSettings, started_us: int) -> Engine:
         """An engine with the bug in it."""
-        if self._plant is reused_identity:
+        if self.plant is reused_identity:
             me = self._identities.setdefault(me.address, me)
         engine = Engine(me, settings, started_us)
-        self._plant(engine)
+        self.plant(engine)
         return engine
 
     def begin_run(self) -> None:
