@@ -57,12 +57,52 @@ def test_source_and_destination_count_alike() -> None:
     """PIM-24, PIM-25: source of two and destination of one at limit 3: no fourth."""
     plan = queue(3, {0: A, 1: A, 2: B, 3: A, 4: B})
     load(plan, {0: [copy(B)], 1: [copy(C)], 2: [copy(A)], 3: [copy(D)], 4: [copy(C)]})
-    assert taken(plan) == [0, 1, 2, 4]
+    assert taken(plan) == [0, 2, 1, 4]
     assert plan.load_of(A) == plan.load_of(B) == 3 and plan.waiting_count == 1
     plan.release(A, C)
     assert taken(plan) == [3]
     with pytest.raises(InvariantViolation):
         plan.release(MemberId("nobody"), A)
+
+
+def test_links_that_carry_least_come_first() -> None:
+    """PIM-27: among equals the pair whose two links carry least starts first, so that no link
+    idles while another has a queue; a refill still comes before any move.
+    """
+    plan = queue(4, {0: A, 1: A, 2: A, 3: C, 4: C})
+    load(plan, {0: [copy(B)], 1: [copy(B)], 2: [copy(D)], 3: [copy(B)], 4: [move(C, D)]})
+    assert taken(plan) == [0, 2, 3, 1, 4]
+    plan.release(A, B)
+
+
+def test_no_pair_starves() -> None:
+    """PIM-27: with starts and ends in any order every step starts, each while some run or when none
+    does, and in every class the links of a pair that waits carry no less than those of one
+    that ran.
+    """
+    draw = random.Random(11)
+    members = [MemberId(f"m{number}") for number in range(6)]
+    primaries = {pid: draw.choice(members) for pid in range(300)}
+    plan = queue(3, primaries)
+    steps = {
+        pid: [copy(draw.choice([name for name in members if name != primary]))]
+        for pid, primary in primaries.items()
+    }
+    load(plan, steps)
+    running: list[tuple[MemberId, MemberId]] = []
+    seen: list[int] = []
+    while plan.waiting_count or running:
+        while (entry := plan.take()) is not None:
+            pid, step = entry
+            seen.append(int(pid))
+            assert step.destination is not None
+            running.append((primaries[int(pid)], step.destination))
+        assert running, "nothing runs and something waits"
+        for member in members:
+            part = sum(member in pair for pair in running)
+            assert part == plan.load_of(member) <= 3
+        plan.release(*running.pop(draw.randrange(len(running))))
+    assert sorted(seen) == sorted(primaries)
 
 
 def test_five_pairs_at_once() -> None:

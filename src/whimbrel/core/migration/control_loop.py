@@ -318,8 +318,19 @@ class ControlLoop:
                 promotions=process.promotions,
                 bytes=process.bytes_moved,
             )
+        if process is not None and process.planned and self._is_uneven():
+            self.trigger("primaries are uneven")
         for sentence in group_warnings(self._ctx.data_members(), self._ctx.settings.member_group):
             self._ctx.note("migration.group_warning", "warning", sentence=sentence)
+
+    def _is_uneven(self) -> bool:
+        """Whether members differ by more than one primary, as after a plan that was dropped."""
+        groups = self._groups()
+        counts = {member: 0 for group in groups for member in group}
+        for row in self._keeper.table.rows:
+            if row[0] in counts:
+                counts[row[0]] += 1
+        return bool(counts) and max(counts.values()) - min(counts.values()) > 1
 
     # -- leaving --------------------------------------------------------------------------
 

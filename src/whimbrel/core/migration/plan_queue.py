@@ -3,7 +3,14 @@
 One queue per partition, in plan order (PIM-22). The head of a queue waits in the heap of its
 pair of endpoints (data source, destination). A member takes part in at most ``parallel_max``
 migrations, as source and destination together (PIM-24, PIM-25). Among the heads that may
-start, refilling comes before comfort, then the lower partition id (PIM-27). Finding the next
+start, refilling comes before comfort (PIM-27), then the pair whose links carry least, then the
+turn of the partition, then the lower partition id.
+
+A permit says nothing of direction: without the links' load a member may spend all of its permits on
+sending while nothing comes in, and a crash is repaired a sixth slower. Turns mix new primaries and
+new backups, so that a plan which is dropped half-way leaves a newcomer with both in proportion: one
+that had become primary of all it holds could be relieved of that only by further copies. Nobody
+starves: a step waits only for steps of its plan, and each of those starts once. Finding the next
 one looks only at pairs of members whose load has changed, never at all partitions.
 """
 
@@ -19,8 +26,12 @@ from whimbrel.core.model import MigrationKind, Step
 
 Pair = tuple[MemberId, MemberId]
 """Data source and destination."""
-Rank = tuple[int, int, PartitionId]
-"""Failed before, refilling or not, partition id; the smallest starts first."""
+Rank = tuple[int, int, int, PartitionId]
+"""Failed before, refilling or not, turn, partition id; the smallest starts first."""
+Order = tuple[int, int, int, int, int, PartitionId]
+"""A rank with the load of the pair's links before the turn."""
+TURNS = 1 << 32
+"""The turns of one sort of steps lie evenly between 0 and this."""
 
 
 def is_refill(step: Step) -> bool:
@@ -47,7 +58,10 @@ class PlanQueue:
         self._heads: dict[Pair, list[Rank]] = {}
         self._pairs_of: dict[MemberId, dict[Pair, None]] = {}
         self._busy: dict[MemberId, int] = {}
+        self._sending: dict[MemberId, int] = {}
+        self._taking: dict[MemberId, int] = {}
         self._touched: dict[MemberId, None] = {}
+        self._turns: dict[PartitionId, int] = {}
         self._clears: deque[PartitionId] = deque()
         self._late: Collection[PartitionId | MemberId] = ()
         self.waiting_count = 0
@@ -72,8 +86,22 @@ class PlanQueue:
         for pid, steps in plan:
             self._queues[pid] = deque(steps)
             self.waiting_count += len(steps)
+        self._turns = self._mix(plan)
         for pid in list(self._queues):
             self._offer(pid)
+
+    def _mix(self, plan: Sequence[tuple[PartitionId, Sequence[Step]]]) -> dict[PartitionId, int]:
+        """The turn of each partition: those with one pair and role are spread over the plan."""
+        alike: dict[tuple[MemberId | None, MemberId | None, bool], list[PartitionId]] = {}
+        for pid, steps in plan:
+            step = steps[0]
+            sort = (self._primary_of(pid), step.destination, step.destination_new == 0)
+            alike.setdefault(sort, []).append(pid)
+        return {
+            pid: (2 * position + 1) * TURNS // (2 * len(pids))
+            for pids in alike.values()
+            for position, pid in enumerate(pids)
+        }
 
     def drop(self) -> int:
         """Forget all that waits; returns how many steps that were. The load stays."""
@@ -106,7 +134,7 @@ class PlanQueue:
         pair = (source, destination)
         heap = self._heads.setdefault(pair, [])
         late = pid in self._late or destination in self._late or source in self._late
-        heapq.heappush(heap, (int(late), 0 if is_refill(step) else 1, pid))
+        heapq.heappush(heap, (int(late), 0 if is_refill(step) else 1, self._turns[pid], pid))
         for member in pair:
             self._pairs_of.setdefault(member, {})[pair] = None
             self._touched[member] = None
@@ -126,7 +154,7 @@ class PlanQueue:
 
     def take(self) -> tuple[PartitionId, Step] | None:
         """The next migration that may start, its endpoints' load booked; None when none may."""
-        best: Rank | None = None
+        best: Order | None = None
         chosen: Pair | None = None
         for member in list(self._touched):
             found = self._best_of(member)
@@ -136,7 +164,7 @@ class PlanQueue:
                 best, chosen = found
         if best is None or chosen is None:
             return None
-        pid = best[2]
+        pid = best[-1]
         heap = self._heads[chosen]
         heapq.heappop(heap)
         if not heap:
@@ -145,21 +173,27 @@ class PlanQueue:
                 del self._pairs_of[member][chosen]
         for member in chosen:
             self._busy[member] = self._busy.get(member, 0) + 1
+        source, destination = chosen
+        self._sending[source] = self._sending.get(source, 0) + 1
+        self._taking[destination] = self._taking.get(destination, 0) + 1
         self.waiting_count -= 1
         return pid, self._queues[pid].popleft()
 
-    def _best_of(self, member: MemberId) -> tuple[Rank, Pair] | None:
+    def _best_of(self, member: MemberId) -> tuple[Order, Pair] | None:
         """The first head of a member that may start now."""
         if self._is_full(member):
             return None
-        best: tuple[Rank, Pair] | None = None
+        best: tuple[Order, Pair] | None = None
         for pair in self._pairs_of.get(member, ()):
             other = pair[1] if pair[0] == member else pair[0]
             if self._is_full(other):
                 continue
-            rank = self._heads[pair][0]
-            if best is None or rank < best[0]:
-                best = (rank, pair)
+            late, comfort, turn, pid = self._heads[pair][0]
+            sending = self._sending.get(pair[0], 0)
+            taking = self._taking.get(pair[1], 0)
+            order = (late, comfort, max(sending, taking), sending + taking, turn, pid)
+            if best is None or order < best[0]:
+                best = (order, pair)
         return best
 
     def _is_full(self, member: MemberId) -> bool:
@@ -175,6 +209,8 @@ class PlanQueue:
             else:
                 self._busy.pop(member, None)
             self._touched[member] = None
+        self._sending[source] -= 1
+        self._taking[destination] -= 1
 
     def proceed(self, pid: PartitionId) -> None:
         """A step of the partition has succeeded: its next one may start."""

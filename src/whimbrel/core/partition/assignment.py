@@ -38,8 +38,9 @@ def assign(
 
     Every target is one that ``plan_row`` reaches from the row given, with one copy for each new
     holder and no cycle. Primaries, and replicas in all, differ by at most one between members
-    where the group rule, the holders that stay and the number of members allow it; copies beyond
-    the bound of ``bounds.lower_bound_copies`` are never spent on primaries alone.
+    where the group rule, the holders that stay and the number of members allow it. Copies beyond
+    the bound of ``bounds.lower_bound_copies`` are spent on primaries only when nothing else has to
+    be sent: a plan that was dropped half-way can leave them uneven.
 
     Args:
         rows: The rows as table repair left them: only members of groups or leaving ones.
@@ -64,6 +65,9 @@ def assign(
     level_primaries(board)
     level_order(board)
     level_pairs(board)
+    if not any(board.fresh):
+        # Nothing has to be sent, so this is the time to make up for a plan that was dropped.
+        level_primaries(board, may_copy=True)
     return [board.row(pid) for pid in range(len(rows))]
 
 

@@ -65,10 +65,52 @@ class Board:
         """Whether any base row has holders beyond the depth."""
         self.hole_count = 0
         """Copies that are needed whatever happens: holders that the base rows lack."""
+        self._whole: dict[Row, list[int]] = {}
+        """Rows that need nothing, in numbers; empty for the others."""
+        seen: dict[Row, int] = {}
         for row in rows:
-            self._add_row(row)
+            numbers = self._whole.get(row)
+            if numbers is None:
+                numbers = self._whole[row] = self._whole_row(row)
+            if numbers:
+                seen[row] = seen.get(row, 0) + 1
+                self._add_whole(numbers)
+            else:
+                self._add_row(row)
+        for row, count in seen.items():
+            self._book_whole(self._whole[row][: self.depth], count)
 
     # -- building -------------------------------------------------------------------------
+
+    def _whole_row(self, row: Row) -> list[int]:
+        """The numbers of a row as deep as wanted, all of whose holders may stay; else empty."""
+        numbers = [self.number_of.get(member, GONE) for member in row if member is not None]
+        groups = {self.group_of[number] for number in numbers if number >= 0}
+        if len(numbers) != self.depth or len(groups) != self.depth or None in row[: self.depth]:
+            return []
+        return numbers + [HOLE] * (len(row) - self.depth)
+
+    def _add_whole(self, numbers: list[int]) -> None:
+        """Take such a row; in a large table there are few different ones, so they are counted."""
+        pid = len(self.base)
+        self.base.append(numbers)
+        target = numbers[: self.depth]
+        self.slots.append(target)
+        for member in target:
+            self.held[member][pid] = None
+
+    def _book_whole(self, target: Sequence[int], count: int) -> None:
+        """Count the holders of equal rows."""
+        self.primaries[target[0]] += count
+        for slot, member in enumerate(target):
+            self.replicas[member] += count
+            self.kept_loads[member] += count
+            if slot:
+                key = (slot, target[0], member)
+                self.backed[key] = self.backed.get(key, 0) + count
+            for other in target[:slot]:
+                pair = (member, other) if member < other else (other, member)
+                self.together[pair] = self.together.get(pair, 0) + count
 
     def _add_row(self, row: Row) -> None:
         base = self._base_row(row)

@@ -164,14 +164,18 @@ def _pass_on(board: Board, chain: Sequence[Link]) -> bool:
 # -- primaries ----------------------------------------------------------------------------
 
 
-def level_primaries(board: Board) -> None:
+def level_primaries(board: Board, *, may_copy: bool = False) -> None:
     """Hand the primary role on, without copies, until members differ by one if they can.
 
     Each round takes a chain from a member to one that has at least two primaries less, so the
     loads come closer; it ends when nobody has such a chain.
+
+    Args:
+        board: Its rows are full.
+        may_copy: Let two members also exchange two replicas that both have to be sent.
     """
     if max(board.primaries) - min(board.primaries) > 1:
-        roles = _Roles(board)
+        roles = _Roles(board, copies_max=2 if may_copy else 0)
         # A round that breaks off half-way may undo another, so rounds are bounded as well.
         for _ in range(len(board.slots)):
             if not roles.relieve_somebody():
@@ -181,8 +185,10 @@ def level_primaries(board: Board) -> None:
 class _Roles:
     """Chains of members that hand the primary role on."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, copies_max: int) -> None:
         self.board = board
+        self.copies_max = copies_max
+        """Further copies that an exchange may cost."""
         self.members = range(len(board.members))
         self.swaps: dict[tuple[int, int], list[int]] = {}
         """For a primary and another member: rows in which that one could be primary instead."""
@@ -271,7 +277,7 @@ class _Roles:
         return True
 
     def _exchange(self, giver: int, taker: int) -> tuple[int, int] | None:
-        """Two partitions in which two members can take each other's place at no further copy.
+        """Two partitions in which two members can take each other's place, cheaply enough.
 
         In the first the giver is primary, in the second the taker is a backup.
         """
@@ -283,7 +289,7 @@ class _Roles:
             return None
         if cost + cost_back > 0 and cost > -1:
             cost, first = _cheapest_place(self.board, giver, taker, (True,), -cost_back)
-        return (first, second) if cost + cost_back <= 0 else None
+        return (first, second) if cost + cost_back <= self.copies_max else None
 
 
 # -- pairs --------------------------------------------------------------------------------
