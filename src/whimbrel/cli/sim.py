@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from whimbrel.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +35,9 @@ _COLOURS = {
 
 
 def sim(
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides the whole history")],
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Decides the whole history")
+    ] = None,
     hours: Annotated[
         float, typer.Option("--hours", min=0.0, help="Least simulated time [default: a minute]")
     ] = 0.0,
@@ -50,6 +55,27 @@ def sim(
     runs: Annotated[
         int, typer.Option("--runs", min=1, help="With --coverage: seeds from --seed on")
     ] = 1,
+    explored: Annotated[
+        bool, typer.Option("--explore", help="All interleavings of tiny worlds, no seed")
+    ] = False,
+    world: Annotated[
+        str, typer.Option("--world", metavar="W", help="World to explore; default, or all")
+    ] = "default",
+    states_max: Annotated[
+        int, typer.Option("--states-max", min=1, help="End a world after so many states")
+    ] = 2_000_000,
+    path: Annotated[
+        Path | None, typer.Option("--replay", help="Play a path that --explore has written")
+    ] = None,
+    swept: Annotated[
+        bool, typer.Option("--sweep", help="Kill a member at every event of a rebalance")
+    ] = False,
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="K", help="Rebalance to sweep; or all")
+    ] = "all",
+    role: Annotated[
+        str, typer.Option("--role", metavar="R", help="Who is killed in the sweep; or all")
+    ] = "all",
 ) -> None:
     """Run one simulated cluster: real members, simulated time, network and faults.
 
@@ -58,6 +84,10 @@ def sim(
     if profiles:
         _print_profiles()
         return
+    if _looks_everywhere(explored, world, states_max, path, swept, kind, role, as_json):
+        return
+    if seed is None:
+        raise UsageError("give --seed N for one run, or --explore or --sweep")
     from whimbrel.sim.run import simulate
 
     if coverage:
@@ -93,6 +123,32 @@ def _print_coverage(first: int, profile: str, hours: float, runs: int) -> None:
     sys.stdout.write("\n".join(report_lines(seen)) + "\n")
     if broken:
         raise typer.Exit(1)
+
+
+def _looks_everywhere(
+    explored: bool,
+    world: str,
+    states_max: int,
+    path: Path | None,
+    swept: bool,
+    kind: str,
+    role: str,
+    as_json: bool,
+) -> bool:
+    """Run what needs no seed; False when none of it was asked for."""
+    if path is not None:
+        from whimbrel.cli.explore import replay
+
+        replay(path)
+    elif explored:
+        from whimbrel.cli.explore import explore
+
+        explore(world, states_max, as_json)
+    elif swept:
+        from whimbrel.cli.sweep import sweep
+
+        sweep(kind, role, as_json)
+    return explored or swept or path is not None
 
 
 def _print_profiles() -> None:

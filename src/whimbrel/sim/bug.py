@@ -32,7 +32,8 @@ class Bug:
         self.seeds = seeds
         self.keeps_identity = keeps_identity
         """Whether a process that starts again takes the identity its address had before."""
-        self._plant = plant
+        self.plant = plant
+        """Puts the bug into an engine."""
         self._identities: dict[Address, MemberInfo] = {}
 
     def make_engine(self, me: MemberInfo, settings: CoreSettings, started_us: int) -> Engine:
@@ -40,7 +41,7 @@ class Bug:
         if self.keeps_identity:
             me = self._identities.setdefault(me.address, me)
         engine = Engine(me, settings, started_us)
-        self._plant(engine)
+        self.plant(engine)
         return engine
 
     def begin_run(self) -> None:

@@ -194,6 +194,8 @@ class CommitOrder(Checker):
         index, index_after = index_in(before, mine), index_in(after, mine)
         if index < 0 or 0 <= index_after <= index:
             return
+        if self._is_destination(host, pid):
+            return  # a STEP DOWN: who goes to a colder slot is the destination and commits first
         master = self.world.watch.host_of(ctx.master)
         if master is not None and member_of(master).ctx.is_master:
             known = member_of(master).migrations.table.versions[pid]
@@ -224,6 +226,18 @@ class CommitOrder(Checker):
                         f"{destination.name} is at {known}",
                         host.name,
                     )
+
+    @staticmethod
+    def _is_destination(host: Host, pid: PartitionId) -> bool:
+        """Whether the member commits a migration of which it is the destination."""
+        cause = host.cause
+        if not isinstance(cause, Received):
+            return False
+        message = cause.message
+        if not isinstance(message, MigrationCommitRequested):
+            return False
+        migration = message.migration
+        return migration.partition_id == pid and migration.step.destination == host.info.id
 
     def _still_there(self, before: Row, host: Host) -> bool:
         """Whether somebody of the old row is in the master's list (else data are lost anyway)."""

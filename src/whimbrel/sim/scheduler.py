@@ -46,6 +46,14 @@ class Scheduler:
         """Events that wait."""
         return len(self._heap)
 
+    def run_one(self) -> None:
+        """Run the next event; nothing when there is none."""
+        if self._heap:
+            time_us, _, _, action, arguments = heapq.heappop(self._heap)
+            self.now_us = time_us
+            self.events += 1
+            action(*arguments)
+
     def run_until(self, deadline_us: int) -> None:
         """Run every event due up to a moment; time then stands at that moment."""
         heap = self._heap

@@ -1,0 +1,33 @@
+"""``whimbrel sim --sweep``: a kill at every event of a small rebalance."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import typer
+
+
+def sweep(kind: str, role: str, as_json: bool) -> None:
+    """Sweep and tell what broke; ends with 1 when anything did.
+
+    Raises:
+        UsageError: There is no such kind or role.
+    """
+    from whimbrel.sim.sweep import sweep as sweep_cases
+
+    runs = 0
+    failed = []
+    for case in sweep_cases(kind, role):
+        runs += 1
+        if case.violations:
+            failed.append(case)
+            if not as_json:
+                sys.stdout.write(case.text + "\n")
+    if as_json:
+        document = {"runs": runs, "violations": [case.text for case in failed]}
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        sys.stdout.write(f"{runs} runs, {len(failed)} broke a rule\n")
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Exhaustive exploration: every interleaving of a tiny world, on the production core."""

@@ -1,0 +1,112 @@
+"""What is looked at in every state and at every transition of an exploration."""
+
+from __future__ import annotations
+
+from whimbrel.core.model import Verdict
+from whimbrel.sim.explore.lab import GONE, Facts
+from whimbrel.sim.explore.step_rules import Broken, copies_promised
+from whimbrel.sim.explore.universe import QUEUE_MAX, Move, State, Universe
+
+
+class Judge:
+    """The rules of one world. What depends on the members alone is worked out once."""
+
+    def __init__(self, universe: Universe) -> None:
+        self.universe = universe
+        self._budget = copies_promised(universe.world) - 1
+        self._alike: dict[tuple[int, ...], Broken] = {}
+        self._unsafe: dict[tuple[int, ...], str] = {}
+        self._at_rest: dict[tuple[int, ...], Broken] = {}
+
+    def is_promised(self, state: State) -> bool:
+        """Whether no more members died than the world has copies to spare."""
+        return state.killed <= self._budget
+
+    def of_move(self, move: Move) -> Broken:
+        """Everything that a transition and the state after it break."""
+        state, outcome = move.state, move.outcome
+        broken: Broken = []
+        if outcome is not None:
+            broken += outcome.broken
+            if outcome.rows:
+                members = self.universe.living(state)
+                lab = self.universe.lab
+                cause = lab.items[move.item]
+                broken += lab.rules.commit_order(members, move.who, outcome.rows, cause)
+            if outcome.lost and self.is_promised(state):
+                broken.append(("D7", f"{move.who}: a partition is told as lost within the promise"))
+        broken += self.of_members(state.members)
+        broken += self._kept(state)
+        for key, queue in state.links:
+            if len(queue) > QUEUE_MAX:
+                broken.append(("X1", f"{len(queue)} items are on their way from {key[0]}"))
+        return broken
+
+    def of_members(self, members: tuple[int, ...]) -> Broken:
+        """P2, P3, P7: what no two members may differ in."""
+        known = self._alike.get(members)
+        if known is None:
+            facts = [self.universe.lab.facts[one] for one in members if one != GONE]
+            known = self._alike[members] = [*_rows_alike(facts), *_verdicts_alike(facts)]
+        return known
+
+    def _kept(self, state: State) -> Broken:
+        """D6: an acknowledged entry is held by somebody."""
+        if not self.is_promised(state):
+            return []
+        held: set[int] = set()
+        for one in state.members:
+            if one != GONE:
+                held.update(self.universe.lab.facts[one].numbers)
+        missing = [number for number in state.acked if number not in held]
+        return [("D6", f"nobody holds the acknowledged entry {one}") for one in missing]
+
+    def unsettled_because(self, state: State) -> str:
+        """Why a silent state is no end; empty when it is settled."""
+        reason = self._unsafe.get(state.members)
+        if reason is None:
+            members = self.universe.living(state)
+            rules = self.universe.lab.rules
+            reason = self._unsafe[state.members] = rules.unsafe_because(members)
+        return reason
+
+    def of_rest(self, state: State) -> Broken:
+        """P7, P11, D8, D9, and D1: what must hold in a settled state."""
+        known = self._at_rest.get(state.members)
+        if known is None:
+            members = self.universe.living(state)
+            known = self._at_rest[state.members] = self.universe.lab.rules.at_rest(members)
+        return [*known, *self._read(state)]
+
+    def _read(self, state: State) -> Broken:
+        """D1: what was acknowledged is at the primary."""
+        if not self.is_promised(state):
+            return []
+        lab = self.universe.lab
+        for name, one in zip(self.universe.names, state.members, strict=True):
+            if one != GONE and lab.facts[one].rows[0][0] == name:
+                missing = [n for n in state.acked if n not in lab.facts[one].numbers]
+                return [("D1", f"the primary lacks the acknowledged entry {n}") for n in missing]
+        return [("D1", "there is no primary")]
+
+
+def _rows_alike(facts: list[Facts]) -> Broken:
+    """P2 and P3: one version of one master is one row, hence one primary."""
+    broken: Broken = []
+    rows: dict[tuple[int, int, str | None], object] = {}
+    for one in facts:
+        for pid, (row, version) in enumerate(zip(one.rows, one.versions, strict=True)):
+            if rows.setdefault((pid, version, one.master), row) != row:
+                broken.append(("P2", f"p{pid} has two rows at version {version}"))
+    return broken
+
+
+def _verdicts_alike(facts: list[Facts]) -> Broken:
+    """P7: nobody has another verdict of a migration than somebody else."""
+    broken: Broken = []
+    verdicts: dict[str, Verdict] = {}
+    for one in facts:
+        for migration, verdict in one.verdicts:
+            if verdicts.setdefault(migration, verdict) is not verdict:
+                broken.append(("P7", f"{migration} has two verdicts"))
+    return broken

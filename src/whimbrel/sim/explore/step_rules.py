@@ -1,0 +1,184 @@
+"""The simulator's rules, fed from snapshots: what they need of a world, and nothing else.
+
+A checker of ``whimbrel.sim`` collects history along one run. An exploration has a tree of
+histories, so a rule gets here what it must remember from the state itself, and is otherwise the
+very same code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from whimbrel.core.ids import MemberId, PartitionId, Row
+from whimbrel.core.member import Member
+from whimbrel.core.stimuli import Received
+from whimbrel.sim.check_data import NothingLeaks, ReplicasEqual
+from whimbrel.sim.check_table import (
+    CleanRows,
+    CommitOrder,
+    CopiesKept,
+    EqualStamps,
+    MasterDecides,
+    OneVerdict,
+    RisingVersions,
+)
+from whimbrel.sim.explore.worlds import TinyWorld, slots_of
+from whimbrel.sim.host import Host
+from whimbrel.sim.stores import unsafe_because
+from whimbrel.sim.world import World
+
+Broken = list[tuple[str, str]]
+
+
+class FakeHost:
+    """A member as the checkers see a host."""
+
+    is_up = joined = True
+    is_paused = is_leaving = lite = False
+
+    def __init__(self, member: Member, cause: object = None) -> None:
+        self.name = str(member.ctx.id)
+        self.info = member.ctx.me
+        self.cause = cause if isinstance(cause, Received) else None
+        self.engine = _Engine(member)
+
+
+class _Engine:
+    def __init__(self, member: Member) -> None:
+        self.member = member
+
+
+class _Profile(msgspec.Struct):
+    split: bool = False
+    over_budget: bool = False
+
+
+class _Plan(msgspec.Struct):
+    settings: object
+    backup_count: int
+    async_backup_count: int
+    profile: _Profile
+
+
+class FakeWorld:
+    """Some members as the checkers see a world."""
+
+    def __init__(self, world: TinyWorld) -> None:
+        self.plan = _Plan(world.settings, copies_promised(world) - 1, 0, _Profile())
+        self.hosts: list[FakeHost] = []
+        self.watch = self
+        self.broken: Broken = []
+
+    def up_hosts(self) -> list[FakeHost]:
+        """All members there are."""
+        return self.hosts
+
+    def violation(self, rule: str, sentence: str, who: str = "", _error: object = None) -> None:
+        """Collect a broken rule."""
+        self.broken.append((rule, f"{who}: {sentence}" if who else sentence))
+
+    def name_of(self, member: MemberId | None) -> str:
+        """Names are identities here."""
+        return member or "-"
+
+    def host_of(self, member: MemberId | None) -> FakeHost | None:
+        """The member, if it is there."""
+        return next((host for host in self.hosts if host.info.id == member), None)
+
+    def take(self) -> Broken:
+        """Rules broken since the last take."""
+        broken, self.broken = self.broken, []
+        return broken
+
+
+def copies_promised(world: TinyWorld) -> int:
+    """Replicas that a world's plan never goes below."""
+    rows = (world.before, world.after)
+    return min(sum(slot is not None for slot in slots_of(row)) for row in rows)
+
+
+def copies_ahead(world: TinyWorld) -> int:
+    """Replicas without a hole before them in the row a world ends with."""
+    slots = (*slots_of(world.after), None)
+    return slots.index(None)
+
+
+class StepRules:
+    """Rules about one member's step, and about all members at once."""
+
+    def __init__(self, world: TinyWorld) -> None:
+        self._one = FakeWorld(world)
+        self._all = FakeWorld(world)
+        self._all.plan.backup_count = copies_ahead(world) - 1
+        one, every = cast("World", self._one), cast("World", self._all)
+        self._rising = RisingVersions(one)
+        self._copies = CopiesKept(one)
+        self._at_row = (MasterDecides(one), CleanRows(one))
+        self._order = CommitOrder(every)
+        self._quiet = (
+            OneVerdict(every), EqualStamps(every), NothingLeaks(every), ReplicasEqual(every),
+        )  # fmt: skip
+
+    @staticmethod
+    def host(member: Member, cause: object) -> FakeHost:
+        """A member with what it is handling."""
+        return FakeHost(member, cause)
+
+    def row(
+        self,
+        host: FakeHost,
+        pid: PartitionId,
+        before: Row,
+        after: Row,
+        version_before: int,
+        version: int,
+    ) -> Broken:
+        """P1, P4, P5, P9: a row changes in a member's table."""
+        place = cast("Host", host)
+        self._one.hosts = [host]
+        self._rising._versions[host.name] = {pid: version_before}
+        self._rising.row(place, pid, before, after, version)
+        # A plan is as old as the list it was made for. Rows that a new master takes over, and
+        # those of a plan that a new list has ended, were decided for another one.
+        is_planned = host.engine.member.migrations._loop._planning
+        needed = self._copies._needed_now(place) if is_planned else 0
+        self._copies._needed[host.name] = needed
+        self._copies.row(place, pid, before, after, version)
+        for checker in self._at_row:
+            checker.row(place, pid, before, after, version)
+        return self._one.take()
+
+    def commit_order(
+        self,
+        members: list[Member],
+        who: str,
+        rows: tuple[tuple[PartitionId, Row, Row, int], ...],
+        cause: object,
+    ) -> Broken:
+        """P6: rows have just changed at one of these members, because of what it handled."""
+        self._all.hosts = [FakeHost(member, cause) for member in members]
+        place = cast("Any", self._all.host_of(MemberId(who)))
+        if place is not None:
+            for pid, before, after, version in rows:
+                self._order.row(place, pid, before, after, version)
+        return self._all.take()
+
+    def unsafe_because(self, members: list[Member]) -> str:
+        """Why a state in which nothing is on its way is not settled; empty when it is."""
+        self._all.hosts = [FakeHost(member) for member in members]
+        reason = unsafe_because(cast("World", self._all))
+        if reason:
+            return reason
+        # The others forget with the next publication, whatever it is about (ADL-25).
+        masters = [member for member in members if member.migrations.is_in_charge]
+        waiting = any(member.migrations.completed_migrations() for member in masters)
+        return "finished migrations are not forgotten" if waiting else ""
+
+    def at_rest(self, members: list[Member]) -> Broken:
+        """P7, P11, D8, D9: what must hold in a settled state."""
+        self._all.hosts = [FakeHost(member) for member in members]
+        for checker in self._quiet:
+            checker.quiet()
+        return self._all.take()

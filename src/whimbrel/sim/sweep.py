@@ -1,0 +1,237 @@
+"""The crash sweep: a member is killed at every event of a small rebalance, role by role.
+
+Nothing is drawn but the orders of one seed. A rebalance is first run unharmed, and the control
+messages that members handle in it are counted; then it is run again for each of them, and a member
+is killed right after that message (which is right before the next one). Every rule of the
+simulator judges every run, to its end at rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from whimbrel.core.ids import MemberId
+from whimbrel.core.member import MIGRATION_MESSAGES, REPLICATION_MESSAGES
+from whimbrel.core.messages import MembersPublished, Message
+from whimbrel.core.stimuli import Received, Stimulus
+from whimbrel.errors import UsageError
+from whimbrel.sim.bug import Bug
+from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.host import Host
+from whimbrel.sim.nemesis import FaultEvent
+from whimbrel.sim.profile import SECOND_US, Plan, draw_plan, profile_named
+from whimbrel.sim.run import Run
+from whimbrel.sim.stores import unsafe_because
+from whimbrel.sim.watch import member_of
+from whimbrel.sim.world import Violation, World
+
+SEED = 1
+KINDS: dict[str, FaultEvent] = {
+    "join": FaultEvent(0, "start", ("m5",)),
+    "leave": FaultEvent(0, "leave", ("m3",)),
+    "crash": FaultEvent(0, "crash", ("m4",)),
+}
+"""What sets a rebalance off: copies, moves and shifts to a newcomer; moves away from a leaver;
+promotions, and copies in place of what was lost."""
+ROLES = (
+    "source",
+    "destination",
+    "master",
+    "bystander",
+    "master+destination",
+    "master twice",
+    "source restarts",
+    "destination restarts",
+    "master restarts",
+)
+"""Who is killed; ``restarts``: a new process comes up on the same address at once."""
+SECOND_KILL_AFTER = 5
+"""Messages between the first and the second kill of ``master twice``."""
+EVENTS_MAX = 2_000
+"""Control messages of a small rebalance; more means that it never ends."""
+COUNTED: tuple[type[Message], ...] = (*MIGRATION_MESSAGES, *REPLICATION_MESSAGES, MembersPublished)
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One run of a sweep."""
+
+    kind: str
+    role: str
+    index: int
+    """Control messages handled before the kill."""
+    victims: tuple[str, ...]
+    violations: tuple[Violation, ...]
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        verdict = "; ".join(f"{one.rule}: {one.sentence}" for one in self.violations) or "holds"
+        return f"{self.kind}, {self.role} at {self.index} ({', '.join(self.victims)}): {verdict}"
+
+
+def sweep_plan() -> Plan:
+    """Four members and two partitions with two backups, a light load, quick paths."""
+    plan = draw_plan(Entropy(SEED), profile_named("kill"))
+    settings = msgspec.structs.replace(
+        plan.settings,
+        partition_count=2,
+        maps=tuple(
+            msgspec.structs.replace(one, backup_count=2, async_backup_count=0)
+            for one in plan.settings.maps
+        ),
+    )
+    return msgspec.structs.replace(
+        plan, settings=settings, members=4, hosts=5, backup_count=2, async_backup_count=0,
+        smart_clients=1, single_clients=1, operations_per_s=20,
+    )  # fmt: skip
+
+
+class _Rebalance:
+    """One run: start, load, the trigger, maybe kills, rest, final reads."""
+
+    def __init__(self, kind: str, bug: Bug | None) -> None:
+        if bug is not None:
+            bug.begin_run()
+        self.world = World(sweep_plan(), Entropy(SEED), bug.make_engine if bug else None)
+        self.world.nemesis.script = []
+        self.run = Run(self.world, 0)
+        self.kind = kind
+        self.handled = 0
+        self.victims: list[str] = []
+        self._roles: dict[str, str] = {}
+
+    def until_trigger(self) -> bool:
+        """To a settled cluster under load, and the trigger; False when a rule is broken."""
+        run, world = self.run, self.world
+        if not run._start() or not run._rest("start"):
+            return False
+        world.workload.start()
+        if not run._advance(SECOND_US):
+            return False
+        before = world.before_stimulus
+
+        def counted(host: Host, stimulus: Stimulus) -> None:
+            if isinstance(stimulus, Received) and isinstance(stimulus.message, COUNTED):
+                self.handled += 1
+            before(host, stimulus)
+
+        vars(world)["before_stimulus"] = counted
+        world.perform(KINDS[self.kind])
+        return not world.violations
+
+    def play(self, until: Callable[[], bool]) -> bool:
+        """Event by event until something holds; False at a violation or when all is at rest."""
+        world = self.world
+        rest_us = world.now_us + world.plan.safe_wait_us
+        look_us = world.now_us + SECOND_US
+        while not until():
+            world.scheduler.run_one()
+            self._look_at_roles()
+            if world.violations or self.handled > EVENTS_MAX or world.now_us > rest_us:
+                return False
+            if world.now_us >= look_us:
+                look_us = world.now_us + SECOND_US // 4
+                if not unsafe_because(world):
+                    return False
+        return True
+
+    def _look_at_roles(self) -> None:
+        """Who takes part in the newest migration, as the master knows it."""
+        for host in self.world.up_hosts():
+            migrations = member_of(host).migrations
+            if not migrations.is_in_charge:
+                continue
+            self._roles["master"] = host.name
+            for migration in migrations.running_migrations()[-1:]:
+                primary = migrations.table.rows[migration.partition_id][0]
+                self._roles["source"] = self._name_of(primary)
+                self._roles["destination"] = self._name_of(migration.step.destination)
+
+    def _name_of(self, member: MemberId | None) -> str:
+        return self.world.watch.name_of(member)
+
+    def kill(self, role: str) -> None:
+        """Kill who has the role now, or had it last."""
+        world = self.world
+        if role == "bystander":
+            taken = list(self._roles.values())
+            host = next((one for one in world.up_hosts() if one.name not in taken), None)
+        else:
+            name = self._roles.get(role)
+            host = next((one for one in world.up_hosts() if one.name == name), None)
+        if host is None:
+            return
+        self.victims.append(host.name)
+        world.perform(FaultEvent(0, "crash", (host.name,)))
+
+    def finish(self) -> None:
+        """Rest, final reads, everything that is judged at the end."""
+        if not self.world.violations:
+            self.run._finish()
+
+
+def run_case(kind: str, role: str, index: int, bug: Bug | None = None) -> Case:
+    """One run with a kill right after so many control messages of the rebalance.
+
+    Raises:
+        UsageError: There is no such kind or role.
+    """
+    _check_names(kind, role)
+    rebalance = _Rebalance(kind, bug)
+    if rebalance.until_trigger():
+        rebalance.play(lambda: rebalance.handled >= index)
+        who, _, then = role.partition(" ")
+        for one in who.split("+"):
+            rebalance.kill(one)
+        if then == "restarts" and rebalance.victims:
+            rebalance.world.perform(FaultEvent(0, "start", (rebalance.victims[0],)))
+        elif then == "twice":
+            second = rebalance.handled + SECOND_KILL_AFTER
+            rebalance.play(lambda: rebalance.handled >= second)
+            rebalance.kill("master")
+        rebalance.finish()
+    world = rebalance.world
+    return Case(kind, role, index, tuple(rebalance.victims), tuple(world.violations))
+
+
+def count_events(kind: str) -> int:
+    """Control messages of an unharmed rebalance.
+
+    Raises:
+        UsageError: There is no such kind.
+    """
+    _check_names(kind, ROLES[0])
+    rebalance = _Rebalance(kind, None)
+    if rebalance.until_trigger():
+        rebalance.play(lambda: False)
+    return rebalance.handled
+
+
+def sweep(kind: str = "all", role: str = "all", every: int = 1) -> Iterator[Case]:
+    """All cases of a kind and a role, or of all of them.
+
+    Args:
+        kind: A name of ``KINDS`` or ``all``.
+        role: One of ``ROLES`` or ``all``.
+        every: Take every so many-th event index only; the first one shifts from role to role.
+
+    Yields:
+        Each case when it has been run.
+
+    Raises:
+        UsageError: There is no such kind or role.
+    """
+    for one in KINDS if kind == "all" else (kind,):
+        total = count_events(one)
+        for shift, who in enumerate(ROLES if role == "all" else (role,)):
+            for index in range(shift % every, total + 1, every):
+                yield run_case(one, who, index)
+
+
+def _check_names(kind: str, role: str) -> None:
+    if kind not in KINDS:
+        raise UsageError(f"no rebalance is called {kind!r}; there are: {', '.join(KINDS)}, all")
+    if role not in ROLES:
+        raise UsageError(f"no role is called {role!r}; there are: {', '.join(ROLES)}, all")
