@@ -55,7 +55,7 @@ def test_a_master_that_dies_while_changing_leaves_one_state(
     """PIM-31, PIM-44, bug 54: a master dies before its commit (the old state stands), another when
     only one member has the new list (the claim brings it to all): one state, and all data.
     """
-    text = (FOLDER / "master-dies-while-the-state-changes.txt").read_text()
+    text = (Path(__file__).parent / "master-dies-while-the-state-changes.txt").read_text()
     report = parse_scenario(text).play()
     assert report.violations == ()
     begun = [note.fields["state"] for _, note in notes if note.kind == "state_change_begun"]

@@ -21,7 +21,7 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.migration.control_loop import RETRY_TIMER
 from whimbrel.core.migration.keeper import Role
-from whimbrel.core.model import Verdict
+from whimbrel.core.model import MemberList, Verdict
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
@@ -263,6 +263,18 @@ def departure_fails_commit(engine: Engine) -> None:
     replace(execution, "_decide", succeed)
 
 
+def plan_made_up_for(engine: Engine) -> None:
+    """What was put off while migrations were forbidden is forgotten (GCM-13)."""
+    loop = engine.member.migrations._loop
+    members_changed = loop.members_changed
+
+    def forget(old: MemberList, new: MemberList) -> None:
+        loop.postponed = ""
+        members_changed(old, new)
+
+    replace(loop, "members_changed", forget)
+
+
 _OWN = (
     Bug(promoted_with_data, "a promoted second backup starts empty", "kill", ("D6", "D1", "D7")),
     Bug(commit_repeated, "a lost commit is not repeated", "reset", ("L1",)),
@@ -280,6 +292,7 @@ _OWN = (
     Bug(lineage_compared, "a new primary's start is not compared", "kill", ("D9", "L1", "D1")),
     Bug(sync_replaces, "a sync only adds", "kill", ("D9", "L1", "R2")),
     Bug(permits_returned, "permits are not returned", "kill", ("L1", "R3")),
+    Bug(plan_made_up_for, "a plan put off is forgotten", "kill", ("L1", "L2")),
     Bug(copy_complete, "a copy ends after its first part", "leave", ("D6", "D1", "L1")),
     Bug(departure_fails_commit, "a departed destination is committed", "move", ("P9", "X2", "D6")),
 )

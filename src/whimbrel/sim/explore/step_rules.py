@@ -75,6 +75,10 @@ class FakeWorld:
         """All members there are."""
         return self.hosts
 
+    def places_of(self, hosts: list[FakeHost]) -> int:
+        """Each member is a place of its own here."""
+        return len(hosts)
+
     def violation(self, rule: str, sentence: str, who: str = "", _error: object = None) -> None:
         """Collect a broken rule."""
         self.broken.append((rule, f"{who}: {sentence}" if who else sentence))
