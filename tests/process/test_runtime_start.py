@@ -232,7 +232,7 @@ def test_the_command_line_refuses_in_words() -> None:
     """Goal: wrong usage and configuration end with 2, words on stderr, nothing on stdout."""
     for arguments, word in (
         (["frobnicate"], "frobnicate"),
-        (["strat"], "did you mean start"),
+        (["memebrs"], "did you mean members"),
         (["--nope"], "--nope"),
         (["start", "--port", "seventy"], "seventy"),
         (["start", "--port", "70000"], "65535"),

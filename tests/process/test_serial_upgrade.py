@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from hazelcast.errors import TargetDisconnectedError
+
 import whimbrel
 from whimbrel.testing import LocalCluster
 from whimbrel.testing.waiting import wait_until
@@ -34,7 +36,10 @@ class Load(threading.Thread):
     def run(self) -> None:
         try:
             while not self._stopped.is_set():
-                self._target.put(self.written, f"value {self.written}")
+                try:
+                    self._target.put(self.written, f"value {self.written}")
+                except TargetDisconnectedError:
+                    continue  # its member was killed meanwhile: the same write once more
                 self.written += 1
         except Exception as problem:
             self.problem = problem

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SILENCE_SHARE = 0.35
 """A short silence lasts at most this share of the heartbeat timeout."""
+STOPPED, DEAF = 2, 3
+"""Ways in which a member is left outside for ever; see ``deeds``."""
 FORSAKEN_SHARE = 0.3
 """How often the liveness phase begins with a member that never comes back."""
 EVENTS_MAX = 10_000
@@ -98,7 +100,17 @@ class Nemesis:
         running = self.running()
         host = pick(self.random, running) if len(running) > 2 else None
         if host is not None and not host.lite and self.may_lose(host):
-            self.do("forsake", host.name, value=self.random.randint(1, 4))
+            how = self.random.randint(1, 4)
+            if how == DEAF and self._rules(host):
+                # It would remove whom it does not hear and may take a follower with it: two
+                # clusters then, and the rules of one do not hold for both.
+                how = STOPPED
+            self.do("forsake", host.name, value=how)
+
+    @staticmethod
+    def _rules(host: Host) -> bool:
+        """Whether a member takes itself for the master."""
+        return host.engine is not None and host.engine.member.ctx.is_master
 
     def _schedule(self, family: str, gap_us: int) -> None:
         delay_us = 1 + int(self.random.expovariate(1.0) * gap_us)

@@ -295,7 +295,7 @@ BUGS: dict[str, Bug] = {
         Bug(members_in_set_order, "a set decides an order", "kill", ("X3",)),
         Bug(acknowledged_before_backup, "acknowledged before the backup", "kill", ("R4", "D1")),
         Bug(gap_ignored, "a gap is ignored", "reset", ("R1", "D9", "D1", "L1")),
-        Bug(not_cleared, "data stay where they do not belong", "leave", ("D8", "L1")),
+        Bug(not_cleared, "data stay where they do not belong", "leave", ("D8", "L1", "X1")),
         Bug(
             reused_identity,
             "identity is the address",
@@ -313,7 +313,7 @@ BUGS: dict[str, Bug] = {
             "leave",
             ("P12", "D6", "D7", "D1", "L1"),
         ),
-        Bug(timer_generation_ignored, "old timers count", "swarm", ("X1", "L1", "X2")),
+        Bug(timer_generation_ignored, "old timers count", "swarm", ("X1", "L1", "X2", "D6", "D1")),
         Bug(own_pause_unnoticed, "a pause is taken for others' death", "pause", ("M4", "M5", "L1")),
         Bug(merged_by_wall_clock, "a merge goes by the clock only", "split", ("D10",)),
         Bug(dropped_by_the_smaller_part, "data of a split are dropped", "split", ("D10",)),

@@ -133,7 +133,7 @@ MORE_BUGS: tuple[Bug, ...] = (
     Bug(equal_version_taken, "tables of equal version are taken", "kill", ("P1", "X2", "L1")),
     Bug(call_run_twice, "a repeated call runs twice", "reset", ("C4", "D2", "D4", "D1", "D3")),
     Bug(clients_not_told, "clients keep an old table", "kill", ("L1", "C2", "C1")),
-    Bug(events_dropped, "listeners hear nothing", "leave", ("C3",)),
+    Bug(events_dropped, "listeners hear nothing", "kill", ("C3",)),
     Bug(lives_too_long, "entries outlive their time", "kill", ("D3",)),
     Bug(another_value, "a read returns another key's value", "kill", ("D2",)),
     Bug(old_value, "a read returns an old value", "kill", ("D4",)),

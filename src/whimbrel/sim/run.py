@@ -311,7 +311,7 @@ def _report(run: Run, world: World) -> Report:
         stale_window_s=world.stale_window_us / SECOND_US,
         seen=seen_of(world),
         timeline=tuple(world.trace.timeline),
-        story=tuple(world.trace.story(story_words(world))) if world.violations else (),
+        story=_story(world) if world.violations else (),
         fault_events=tuple(world.nemesis.events),
     )
 
@@ -323,6 +323,11 @@ def seen_of(world: World) -> dict[str, int]:
         if code in ERRORS:
             seen[ERRORS[code]] = count
     return dict(sorted(seen.items()))
+
+
+def _story(world: World) -> tuple[str, ...]:
+    """The last lines about the first violation; all the last lines when none is about it."""
+    return tuple(world.trace.story(story_words(world)) or world.trace.story())
 
 
 def story_words(world: World) -> list[str]:
