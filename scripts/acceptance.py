@@ -30,7 +30,7 @@ def disputed() -> list[str]:
 def main() -> int:
     """Run the suite with this checkout's whimbrel; returns pytest's exit status."""
     folder = Path(sys.argv[1]).resolve()
-    marks = sys.argv[2] if len(sys.argv) > 2 else "skeleton"
+    marks = sys.argv[2] if len(sys.argv) > 2 else "skeleton or partitions"
     program = ROOT / ".venv" / "bin" / "whimbrel"
     command = [sys.executable, "-m", "pytest", str(folder), "-c", str(folder / "pytest.ini")]
     command += ["--rootdir", str(folder), "-q", "-m", marks, "--whimbrel", str(program)]
