@@ -145,8 +145,8 @@ def run(
         members: Members before the join.
     """
     sides: list[tuple[str, Callable[[int], Side]]] = [
-        ("limit 1", lambda count: Ours({"partition.count": count, "migration.max_parallel": 1})),
-        ("limit 10", lambda count: Ours({"partition.count": count})),
+        ("serial", lambda count: Ours({"partition.count": count, "cluster.version": "4.0"})),
+        ("parallel", lambda count: Ours({"partition.count": count})),
     ]
     if peers is not None:
         folder = peers.resolve()

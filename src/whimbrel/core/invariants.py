@@ -84,12 +84,11 @@ def check_migrations(member: Member) -> None:
 def check_queues(member: Member) -> None:
     """Queues are within their limits.
 
-    Whoever is not master also keeps what it committed as a destination and has not read yet.
+    On top of the batch come migrations that a master has decided and not published yet, or that
+    another member committed as a destination and has not read of.
     """
     settings = member.ctx.settings
-    limit = settings.completed_batch_max
-    if not member.migrations.is_in_charge:
-        limit += settings.migration_max_parallel
+    limit = settings.completed_batch_max + settings.migration_max_parallel
     check(
         len(member.migrations.completed_migrations()) <= limit,
         "finished migrations that not everybody knows are within completed_batch_max",
