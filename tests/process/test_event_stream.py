@@ -138,6 +138,7 @@ def test_a_reader_that_never_reads_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
                 return not fake.subscriptions.any
 
             await until(is_cut, "the cut")
+            assert not fake.subscriptions.any
 
     asyncio.run(scenario())
 

@@ -11,7 +11,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,6 +35,7 @@ API = "/api/v1"
 EVENT_STREAM = f"{API}/events/stream"
 """An answer without an end."""
 
+OrderKind = TypeVar("OrderKind", bound=msgspec.Struct)
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -231,18 +232,12 @@ class Routes:
     # -- acting ---------------------------------------------------------------------------
 
     async def _state(self, request: Request) -> Response:
-        try:
-            order = msgspec.json.decode(await _body(request), type=StateOrder)
-        except msgspec.DecodeError as problem:
-            raise UsageError(f'the body must be {{"state": STATE}}: {problem}') from None
+        order = await _order(request, StateOrder, '{"state": STATE}')
         self._node.note(Note("info", "state_change_ordered", {"state": order.state}))
         return document(await self._cluster.change_cluster(order.state))
 
     async def _shutdown(self, request: Request) -> Response:
-        try:
-            order = msgspec.json.decode(await _body(request), type=ShutdownOrder)
-        except msgspec.DecodeError as problem:
-            raise UsageError(f'the body must be {{"member": MEMBER}}: {problem}') from None
+        order = await _order(request, ShutdownOrder, '{"member": MEMBER}')
         found = await self._cluster.shutdown(order.member)
         self._node.note(Note("info", "shutdown_ordered", {"member": found["member"]}))
         return document(found, 202)
@@ -251,25 +246,31 @@ class Routes:
         """The order to become a data member or lite (GCM-27)."""
 
         async def handle(request: Request) -> Response:
-            try:
-                order = msgspec.json.decode(await _body(request), type=RoleOrder)
-            except msgspec.DecodeError as problem:
-                raise UsageError(f'the body must be {{"member": MEMBER}}: {problem}') from None
+            order = await _order(request, RoleOrder, '{"member": MEMBER}')
             found = await self._cluster.change_role(what, order.member, order.number)
             return document(found, 200 if found["done"] else 202)
 
         return handle
 
     async def _upgrade(self, request: Request) -> Response:
-        try:
-            order = msgspec.json.decode(await _body(request), type=UpgradeOrder)
-        except msgspec.DecodeError as problem:
-            raise UsageError(f'the body must be {{"version": VERSION}}: {problem}') from None
+        order = await _order(request, UpgradeOrder, '{"version": VERSION}')
         if not order.version:
             raise UsageError("the body names no version")
         found = await self._cluster.change_cluster("", order.version)
         self._node.note(Note("info", "upgrade_ordered", {"version": found["cluster_version"]}))
         return document(found)
+
+
+async def _order(request: Request, kind: type[OrderKind], shape: str) -> OrderKind:
+    """The order in a body.
+
+    Raises:
+        UsageError: It is none; names the shape it should have.
+    """
+    try:
+        return msgspec.json.decode(await _body(request), type=kind)
+    except msgspec.DecodeError as problem:
+        raise UsageError(f"the body must be {shape}: {problem}") from None
 
 
 async def _body(request: Request) -> bytes:

@@ -67,6 +67,23 @@ class Profile(msgspec.Struct, frozen=True):
     """Ways of the cluster that the members found."""
 
 
+_CASCADE = Profile(
+    "cascade",
+    "thirty members, ten on a machine; all of one machine stall for longer than a time-out",
+    ("stall", "join"),
+    members=(30,),
+    partitions=(31,),
+    backups=(1,),
+    is_extreme=False,
+    always_harm=True,
+    machine_sizes=(10,),
+    operations_per_s=(20, 20),
+    rounds=1,
+    harm_us=16 * SECOND_US,
+    quick_us=30 * SECOND_US,
+    fault_gap_us=(2 * SECOND_US, 3 * SECOND_US),
+)
+
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
@@ -109,37 +126,13 @@ PROFILES: dict[str, Profile] = {
             fault_gap_us=(500_000, 3 * SECOND_US),
             cluster_version="4.0",
         ),
-        Profile(
-            "cascade",
-            "thirty members, ten on a machine; all of one machine stall for longer than a time-out",
-            ("stall", "join"),
-            members=(30,),
-            partitions=(31,),
-            backups=(1,),
-            is_extreme=False,
-            always_harm=True,
-            machine_sizes=(10,),
-            operations_per_s=(20, 20),
-            rounds=1,
-            harm_us=16 * SECOND_US,
-            quick_us=30 * SECOND_US,
-            fault_gap_us=(2 * SECOND_US, 3 * SECOND_US),
-        ),
-        Profile(
-            "cascade_100",
-            "the same with a hundred members; about a minute of CPU",
-            ("stall", "join"),
+        _CASCADE,
+        msgspec.structs.replace(
+            _CASCADE,
+            name="cascade_100",
+            sentence="the same with a hundred members; about a minute of CPU",
             members=(100,),
             partitions=(271,),
-            backups=(1,),
-            is_extreme=False,
-            always_harm=True,
-            machine_sizes=(10,),
-            operations_per_s=(20, 20),
-            rounds=1,
-            harm_us=16 * SECOND_US,
-            quick_us=30 * SECOND_US,
-            fault_gap_us=(2 * SECOND_US, 3 * SECOND_US),
         ),
         Profile("crash", "kills and restarts only", ("crash", "silent", "join"), always_harm=True),
         Profile(
