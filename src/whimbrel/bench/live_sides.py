@@ -146,11 +146,13 @@ def check_harness(folder: Path) -> None:
 class Peer:
     """Hazelcast members, started by the peer harness."""
 
-    def __init__(self, folder: Path, properties: dict[str, str]) -> None:
+    def __init__(self, folder: Path, properties: dict[str, str], heap_mib: int) -> None:
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
         module = importlib.import_module("cluster")
-        self._cluster: Any = module.HazelcastCluster(backups=1, heap="1g", properties=properties)
+        self._cluster: Any = module.HazelcastCluster(
+            backups=1, heap=f"{heap_mib}m", properties=properties
+        )
         self._cluster.__enter__()
         self._next = 0
 

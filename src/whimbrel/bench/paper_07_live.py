@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import hazelcast
+from hazelcast.errors import HazelcastError
 
 from whimbrel.bench.live_sides import (
     Ours,
@@ -44,6 +45,10 @@ BATCH = 200
 MAP = "b1data"
 """A map with one backup on each side."""
 DEPTH = 2
+HEAP_MIB = 1024
+"""Of a Hazelcast member that has little to hold."""
+HEAP_PER_VALUE_BYTE = 1.5
+"""Three members hold two thirds of a byte each for a byte of values; a heap wants twice of that."""
 
 Figures = dict[str, Any]
 
@@ -124,6 +129,10 @@ class Probe:
         }
 
 
+def _heap_mib(mib: int) -> int:
+    return max(HEAP_MIB, int(HEAP_PER_VALUE_BYTE * mib))
+
+
 def _key(number: int) -> str:
     return f"key:{number:020d}"
 
@@ -152,7 +161,14 @@ def run(
         folder = peers.resolve()
         check_harness(folder)
         sides.append(
-            ("hazelcast", lambda count: Peer(folder, {"hazelcast.partition.count": str(count)}))
+            (
+                "hazelcast",
+                lambda count: Peer(
+                    folder,
+                    {"hazelcast.partition.count": str(count)},
+                    _heap_mib(mib) if count == partitions[0] else HEAP_MIB,
+                ),
+            )
         )
     rows: list[Figures] = []
     work = [(number, name, make) for number in partitions for name, make in sides]
@@ -163,10 +179,9 @@ def run(
         try:
             found = _flow(side, members, keys, number)
             rows += [{"server": name, "partitions": number, **row} for row in found]
-        except (TimeoutError, RuntimeError, OperationError) as problem:
-            rows.append(
-                {"server": name, "partitions": number, "event": "failed", "reason": str(problem)}
-            )
+        except (TimeoutError, RuntimeError, OperationError, HazelcastError) as problem:
+            reason = f"{type(problem).__name__}: {problem}"
+            rows.append({"server": name, "partitions": number, "event": "failed", "reason": reason})
         finally:
             side.close()
     progress(len(work), len(work))
