@@ -98,6 +98,21 @@ def test_counts_by_member() -> None:
     assert table.primary(pid(0)) is None
 
 
+def test_holes_are_counted_as_rows_change() -> None:
+    """Goal: missing replicas are known without a walk over all rows. Method: any row after any
+    other, beside a count by hand.
+    """
+    table, version = small_table(), 10
+    rows = [EMPTY_ROW, row_from([A]), row_from([None, B]), row_from([A, B, C, D]), row_from([D])]
+    for row in rows:
+        for number in range(3):
+            version += 1
+            table.set_row(pid(number), row, version)
+            for depth in range(8):
+                missing = [max(0, depth - filled_count(row)) for row in table.rows]
+                assert table.hole_count(depth) == sum(missing)
+
+
 def test_received_rows_are_compared_by_version() -> None:
     """Goal: newer is applied, equal and older are not, divergence is a bug (ADL-08). Method: one
     row of each sort.

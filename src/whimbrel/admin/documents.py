@@ -120,15 +120,11 @@ class ClusterDocuments:
 
     async def status(self) -> Json:
         """State, safety and the process under way; answers also when nobody else does."""
-        master, answers = await asyncio.gather(
-            self.ask(None, "master"), self.ask_all("safety"), return_exceptions=True
-        )
-        if isinstance(answers, BaseException):
-            raise answers
-        if isinstance(master, GridError):
-            return self._status(f"the master is not heard: {master}", {})
-        if isinstance(master, BaseException):
-            raise master
+        try:
+            master = await self.ask(None, "master")
+        except GridError as silence:
+            return self._status(f"the master is not heard: {silence}", {})
+        answers = await self.ask_all("safety", {"is_settled": master["settled"]})
         found = self._status(_unsafe(master, answers), master)
         # The master counts what it sees vanish, a member that came back what it finds lost.
         others = [

@@ -21,6 +21,7 @@ from whimbrel.serving.dry_run import PlanQuestion, dry_run
 from whimbrel.serving.role_orders import RoleOrders
 
 if TYPE_CHECKING:
+    from whimbrel.core.partition.table import PartitionTable
     from whimbrel.core.replication.fragments import PartitionReplica
     from whimbrel.serving.engine import Engine
 
@@ -53,6 +54,14 @@ class SizesQuestion(msgspec.Struct, frozen=True):
     """Names the structures whose sizes are asked."""
 
     names: tuple[str, ...]
+
+
+class SafetyQuestion(msgspec.Struct, frozen=True):
+    """Asks a member for what safety needs of it."""
+
+    is_settled: bool = True
+    """Whether the master is at rest. While it is not, nobody is safe and the costly part, which
+    is linear in the partitions, is left out: people ask often while much is going on."""
 
 
 class Documents:
@@ -123,18 +132,18 @@ class Documents:
             }
         )
 
-    def safety(self, _: bytes = b"") -> bytes:
+    def safety(self, arguments: bytes = b"") -> bytes:
         """Whether this member's replicas are in step, as far as it knows itself."""
         member = self._member
-        return _encode(
-            {
-                "list_version": member.ctx.members.version,
-                "stamp": str(member.migrations.table.stamp),
-                "unsettled": member.dataplane.unsettled(),
-                "announcing": member.registry.announcing_count(),
-                "partitions_lost": member.migrations.partitions_lost,
-            }
-        )
+        found: dict[str, object] = {
+            "list_version": member.ctx.members.version,
+            "announcing": member.registry.announcing_count(),
+            "partitions_lost": member.migrations.partitions_lost,
+        }
+        if _decoded(arguments, SafetyQuestion).is_settled:
+            found["stamp"] = str(member.migrations.table.stamp)
+            found["unsettled"] = member.dataplane.unsettled()
+        return _encode(found)
 
     def readiness(self, _: bytes = b"") -> bytes:
         """Whether every replica this member should hold is there and in step; why not."""
@@ -161,7 +170,7 @@ class Documents:
             return f"{share - held} of {share} replicas have not arrived"
         if any(self._is_coming(migration.step.destination) for migration in self._active()):
             return "a replica is on its way"
-        holes = _hole_count(table.rows, self._depth(), member.ctx.id)
+        holes = _own_hole_count(table, self._depth(), member.ctx.id)
         if holes:
             return f"{holes} replicas of the partitions held here are missing"
         unsettled = member.dataplane.unsettled()
@@ -183,8 +192,8 @@ class Documents:
                 "split_brain_protection": self._engine.server.protection.document(),
                 "members": member.ctx.members.ids(),
                 "list_version": member.ctx.members.version,
-                "stamp": str(table.stamp),
-                "holes": _hole_count(table.rows, self._depth()),
+                "stamp": str(table.stamp) if settled else "",
+                "holes": table.hole_count(self._depth()),
                 "state": member.ctx.members.state,
                 "cluster_version": member.ctx.members.cluster_version,
                 "missing": self._missing(),
@@ -366,10 +375,8 @@ def _trimmed(row: Row) -> list[MemberId | None]:
     return replicas
 
 
-def _hole_count(rows: list[Row], depth: int, member: MemberId | None = None) -> int:
-    """Replicas of the first ``depth`` that nobody holds, in all rows or in those of a member."""
-    return sum(
-        max(0, depth - sum(holder is not None for holder in row))
-        for row in rows
-        if member is None or member in row
-    )
+def _own_hole_count(table: PartitionTable, depth: int, member: MemberId) -> int:
+    """Replicas of the first ``depth`` that nobody holds, in the rows of a member."""
+    if not table.hole_count(depth):
+        return 0
+    return sum(max(0, depth - len(row) + row.count(None)) for row in table.rows if member in row)

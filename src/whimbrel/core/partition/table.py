@@ -50,6 +50,7 @@ class PartitionTable:
         self.versions: list[int] = [0] * partition_count
         """The version of partition 0, 1, ...; to be read only."""
         self._versioned_count = 0
+        self._depth_counts = [partition_count, *([0] * REPLICA_SLOTS)]
         self._stamp: int | None = UNINITIALISED_STAMP
         self._replicas: dict[MemberId, int] = {}
         self._primaries: dict[MemberId, int] = {}
@@ -98,6 +99,10 @@ class PartitionTable:
     def primary_count(self, member: MemberId) -> int:
         """Of how many partitions a member is the primary."""
         return self._primaries.get(member, 0)
+
+    def hole_count(self, depth: int) -> int:
+        """How many replicas are missing where each row shall have ``depth``. Never linear."""
+        return sum((depth - held) * self._depth_counts[held] for held in range(depth))
 
     def holders(self) -> list[MemberId]:
         """Every member that stands in some row, sorted."""
@@ -159,6 +164,7 @@ class PartitionTable:
 
     def _count(self, row: Row, change: int) -> None:
         """Book a row that comes (+1) or goes (-1) in the counts by member."""
+        self._depth_counts[REPLICA_SLOTS - row.count(None)] += change
         for member in row:
             if member is not None:
                 _add(self._replicas, member, change)
