@@ -33,6 +33,7 @@ class Storm:
         settings = quick_settings(
             partition_count=self.count,
             migration_chunk_bytes_max=self.rng.choice([1, 100, 262_144]),
+            migration_copy_bytes_max=random.Random(seed ^ 0x7A11).choice([1, 8_388_608]),
         )
         self.pump = Pump(settings, encoded=self.rng.random() < 0.3)
         self.pump.form(self.rng.randint(2, 4))

@@ -89,6 +89,9 @@ class FakeHost:
     def keeps(self, index: int) -> bool:
         return 0 <= index <= self.backup_count
 
+    def copy_bytes(self, migration: MigrationInfo) -> int:
+        return sum(map(len, self.data[migration.partition_id]))
+
     def begin_source(self, migration: MigrationInfo) -> None:
         assert migration.partition_id not in self.flags
         self.flags.add(migration.partition_id)

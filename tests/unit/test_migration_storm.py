@@ -33,6 +33,8 @@ class Storm:
             completed_batch_max=rng.choice([3, 1000]),
             member_group=rng.choice(["member", "member", "host"]),
         )
+        turns = random.Random(seed ^ 0x7A11).choice([1, 40, 8_388_608])
+        settings = msgspec.structs.replace(settings, migration_copy_bytes_max=turns)
         self.net = Net(settings, self.backups)
         self.drop = rng.choice([0.0, 0.0, 0.02, 0.2])
         self.twice = rng.choice([0.0, 0.05, 0.3])

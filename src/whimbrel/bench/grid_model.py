@@ -114,6 +114,10 @@ class SizedHost:
         self._backup_count = model.backup_count
         self.bytes_taken = 0
 
+    def copy_bytes(self, migration: MigrationInfo) -> int:
+        """All fragments, if the destination lacks them."""
+        return sum(self._missing(migration))
+
     def begin_source(self, migration: MigrationInfo) -> None:
         """Nothing waits for the flag here."""
 
@@ -121,11 +125,15 @@ class SizedHost:
         """Nothing waits for the flag here."""
 
     def open_export(self, migration: MigrationInfo) -> _Sizes:
+        """A cursor over what is missing."""
+        return _Sizes(self._missing(migration))
+
+    def _missing(self, migration: MigrationInfo) -> Sequence[int]:
         """All fragments, if the destination is to hold data at its new index and has none yet."""
         step = migration.step
         has = NO_INDEX < step.destination_current <= self._backup_count
         needs = step.destination_new <= self._backup_count
-        return _Sizes(self._fragments if needs and not has else ())
+        return self._fragments if needs and not has else ()
 
     def begin_destination(self, migration: MigrationInfo) -> None:
         """Sizes need no place."""

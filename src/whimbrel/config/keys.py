@@ -464,6 +464,14 @@ _MIGRATION = (
         1_024,
         16_777_216,
     ),
+    _integer(
+        "migration.copy_bytes",
+        "core",
+        "migration_copy_bytes_max",
+        "Data under way to one member beyond which further partitions wait for their turn",
+        1,
+        1_073_741_824,
+    ),
     _switch(
         "migration.fragments_enabled",
         "core",

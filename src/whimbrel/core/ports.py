@@ -21,11 +21,15 @@ class Export(Protocol):
 class FragmentHost(Protocol):
     """What the migration room needs of the data: implemented by the replication room.
 
-    Calls for one migration come in this order. Source side: ``begin_source``, ``open_export``,
-    then ``finalize``. Destination side: ``begin_destination``, ``ingest``..., ``finalize``.
+    Calls for one migration come in this order. Source side: ``copy_bytes``, any number of times,
+    ``begin_source``, ``open_export``, then ``finalize``. Destination side: ``begin_destination``, ``ingest``..., ``finalize``.
     ``finalize`` is also called, without a begin, for a member that merely learns of a change
     of a row it is or was in (former backups, promotions, repairs).
     """
+
+    def copy_bytes(self, migration: MigrationInfo) -> int:
+        """About how many bytes the destination lacks for its new index."""
+        ...
 
     def begin_source(self, migration: MigrationInfo) -> None:
         """Set the migrating flag: writes to the partition wait from now on (GCM-31)."""

@@ -63,6 +63,11 @@ class CoreSettings(msgspec.Struct, frozen=True):
     migration_retry_us: int = 3_000_000
     """Pause before a new plan after a failed migration (ADL-50)."""
     migration_chunk_bytes_max: int = 262_144
+    migration_copy_bytes_max: int = 8_388_608
+    """What a member copies to one destination at once, if that is more than one partition.
+
+    Writes to a partition wait while it is copied. Partitions that share a connection all take as
+    long as all of them together, so large ones are copied one after the other."""
     migration_fragments_enabled: bool = True
     stale_read_disabled: bool = False
     completed_batch_max: int = 1_000

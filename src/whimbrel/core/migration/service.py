@@ -216,7 +216,7 @@ class Migrations:
 
     def local_work(self) -> str:
         """Why this member's part in migrations forbids a change of state, empty when nothing."""
-        active = len(self._keeper.active)
+        active = len(self._keeper.active) + self._source.waiting_count
         return f"it takes part in {active} migrations; try again when they are over" * bool(active)
 
     def pending_work(self) -> str:
@@ -287,6 +287,7 @@ class Migrations:
         """Deliver messages to ourselves and advance until nothing is left to do now."""
         for _ in range(INBOX_ROUNDS_MAX):
             self._loop.advance()
+            self._source.take_turns()
             if not self._mail.inbox:
                 break
             message = self._mail.inbox.popleft()

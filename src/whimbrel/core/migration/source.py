@@ -1,14 +1,16 @@
 """The source side of a migration: the partition's primary copies to the destination.
 
 Knows the checks of a request (ADL-27, ADL-28, PIM-08, PIM-09), the probe, and one fragment
-message in flight at a time (GCM-36). It decides nothing about the outcome: after its answer to
-the master it keeps the migrating flag and all its data until it learns the verdict (ADL-20).
+message in flight at a time (GCM-36). Large partitions take turns: until its turn comes a request
+has not begun, nothing waits for it, and it is checked anew. It decides nothing about the outcome:
+after its answer to the master it keeps the migrating flag and all its data until it learns the
+verdict (ADL-20).
 """
 
 from __future__ import annotations
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId
+from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
     FragmentAnswered,
     FragmentPart,
@@ -28,12 +30,11 @@ BACKOFF_FACTOR_MAX = 5
 class Outgoing(ActiveMigration):
     """A migration of which we are the data source."""
 
-    def __init__(
-        self, migration: MigrationInfo, destination: MemberId, completed: tuple[MigrationInfo, ...]
-    ) -> None:
-        super().__init__(migration, Role.SOURCE)
+    def __init__(self, request: MigrationRequested, destination: MemberId, size_bytes: int) -> None:
+        super().__init__(request.migration, Role.SOURCE)
         self.destination = destination
-        self.completed = completed
+        self.completed = request.completed
+        self.size_bytes = size_bytes
         self.export: Export | None = None
         self.sequence = 0
         """Number of the fragment message in flight; 0 is the probe."""
@@ -56,11 +57,18 @@ class SourceSide:
         self._host = host
         self._keeper = keeper
         self._mail = mail
+        self._waiting: dict[PartitionId, MigrationRequested] = {}
+        """Requests whose turn has not come, oldest first; at most one for a partition."""
+
+    @property
+    def waiting_count(self) -> int:
+        """Migrations that were asked for and have not begun."""
+        return len(self._waiting)
 
     # -- the master's request -------------------------------------------------------------
 
     def requested(self, sender: MemberId, message: MigrationRequested) -> None:
-        """Start copying, or say again what came of it, or refuse."""
+        """Queue for copying, or say again what came of it, or refuse."""
         migration = message.migration
         if sender != self._ctx.master or migration.master != sender:
             self._ctx.note("migration.foreign_request", "warning", sender=sender)
@@ -72,12 +80,44 @@ class SourceSide:
                 self._mail.post(sender, mine.answer)
             return
         reason = self._refusal(migration)
-        destination = migration.step.destination
-        if reason or destination is None:
-            answer = MigrationDataAnswered(migration.id, False, reason, 0)
-            self._mail.post(sender, answer)
+        if reason:
+            self._mail.post(sender, MigrationDataAnswered(migration.id, False, reason, 0))
             return
-        outgoing = Outgoing(migration, destination, message.completed)
+        waits = self._waiting.get(migration.partition_id)
+        if waits is None or waits.migration.id != migration.id:
+            self._waiting[migration.partition_id] = message
+
+    def take_turns(self) -> None:
+        """Begin what may begin: the oldest to each destination, more as long as they are small."""
+        if not self._waiting:
+            return
+        bytes_max = self._ctx.settings.migration_copy_bytes_max
+        under_way: dict[MemberId, int] = {}
+        for outgoing in self.copying():
+            size = under_way.get(outgoing.destination, 0) + outgoing.size_bytes
+            under_way[outgoing.destination] = size
+        for pid, request in list(self._waiting.items()):
+            migration = request.migration
+            destination = migration.step.destination
+            if destination is None or self._ctx.master != migration.master:
+                del self._waiting[pid]  # another master settles what this one began
+                continue
+            size = self._host.copy_bytes(migration)
+            before = under_way.get(destination)
+            # What has to wait keeps its place: it counts for those behind it, too.
+            under_way[destination] = (before or 0) + size
+            if before is None or under_way[destination] <= bytes_max:
+                del self._waiting[pid]
+                self._begin(request, destination, size)
+
+    def _begin(self, request: MigrationRequested, destination: MemberId, size_bytes: int) -> None:
+        """Start copying, unless what was true when it was asked for no longer is."""
+        reason = self._refusal(request.migration)
+        if reason:
+            answer = MigrationDataAnswered(request.migration.id, False, reason, 0)
+            self._tell(answer, request.migration.master)
+            return
+        outgoing = Outgoing(request, destination, size_bytes)
         outgoing.progress_us = self._ctx.now_us
         self._keeper.begin(outgoing)
         self._send(outgoing)

@@ -564,6 +564,10 @@ class DataPlane:
 
     # -- FragmentHost ---------------------------------------------------------------------
 
+    def copy_bytes(self, migration: MigrationInfo) -> int:
+        """See ``ports.FragmentHost``."""
+        return self.roles.copy_bytes(migration)
+
     def begin_source(self, migration: MigrationInfo) -> None:
         """See ``ports.FragmentHost``."""
         self.partitions[migration.partition_id].set_migrating(True)

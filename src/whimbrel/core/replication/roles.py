@@ -42,23 +42,33 @@ class Roles:
 
     # -- source ---------------------------------------------------------------------------
 
-    def open_export(self, migration: MigrationInfo) -> FragmentExport:
+    def copy_bytes(self, migration: MigrationInfo) -> int:
+        """About how many bytes an export would copy: keys and values."""
+        copied, _ = self._needed(migration)
+        return sum(fragment.store.bytes_used for fragment in copied)
+
+    def _needed(self, migration: MigrationInfo) -> tuple[list[Fragment], list[Fragment]]:
         """What the destination lacks at its new index, and what it has and must compare.
 
         Copied: every namespace whose backup count reaches the new index and that the destination
         does not hold at its present one (ADL-42, GCM-33). Compared: those that it holds.
         """
-        plane = self._plane
-        partition = plane.partitions[migration.partition_id]
         step = migration.step
         new, current = step.destination_new, step.destination_current
         check(step.destination is not None and new >= 0, "an export has a destination")
         copied: list[Fragment] = []
         verified: list[Fragment] = []
-        for fragment in partition.fragments.values():
+        for fragment in self._plane.partitions[migration.partition_id].fragments.values():
             if fragment.backup_count >= new:
                 held = NO_INDEX < current <= fragment.backup_count
                 (verified if held else copied).append(fragment)
+        return copied, verified
+
+    def open_export(self, migration: MigrationInfo) -> FragmentExport:
+        """A cursor over what the destination needs; begins when older backups have arrived."""
+        plane = self._plane
+        partition = plane.partitions[migration.partition_id]
+        copied, verified = self._needed(migration)
         drains = []
         if copied or verified:
             for _, member in partition.backups:
