@@ -354,6 +354,9 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     asynchronous = 1 if profile.is_extreme and backups < 3 and coin(generator, 0.15) else 0
     settings = _draw_settings(generator, profile, partitions, backups, asynchronous)
     later = entropy.of("plan-later")  # so that older draws stay what they were
+    if profile.is_extreme:
+        turns = pick(entropy.of("plan-turns"), (settings.migration_copy_bytes_max, 2_000, 1))
+        settings = msgspec.structs.replace(settings, migration_copy_bytes_max=turns)
     machine_size = pick(later, profile.machine_sizes)
     if machine_size > 1:
         settings = msgspec.structs.replace(settings, member_group="host")
