@@ -7,6 +7,7 @@ import msgspec
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.host import Host
 from whimbrel.sim.profile import draw_plan, profile_named
+from whimbrel.sim.sim_client import SILENCE_US
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.workload import SET_MAP, Operation, Outcome
 from whimbrel.sim.world import World
@@ -64,3 +65,26 @@ def test_a_newcomers_call_is_answered_though_the_list_came_late() -> None:
     assert operations
     world.scheduler.run_until(world.now_us + PATIENCE_US)
     assert [operation.outcome for operation in operations] == [Outcome.OK] * len(operations)
+
+
+def test_a_whole_map_call_ends_before_its_client_loses_patience() -> None:
+    """C1: a whole-map call to a member that never answers ends as timed out, and the checker waits
+    for that. Method: one of two members takes no calls; the other is asked for the keys of a map.
+    """
+    world = three_places()
+    one, two, _ = world.hosts
+    for host in (one, two):
+        host.start(world.join_addresses())
+    world.scheduler.run_until(4_000_000)
+    assert two.engine is not None
+    two.engine.server.calls.take_request = lambda peer, payload: None  # type: ignore[method-assign]
+    client = world.clients[0]
+    client._connect(one.address)
+    world.scheduler.run_until(world.now_us + 1_000_000)
+    operation = world.workload._scan(client)
+    operation.is_extra = True
+    world.workload.extra_count += 1
+    world.scheduler.run_until(world.now_us + SILENCE_US - STEP_US)
+    assert operation.outcome is Outcome.UNKNOWN
+    assert world.error_counts == {38: 1}
+    assert not world.violations

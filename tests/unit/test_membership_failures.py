@@ -11,10 +11,12 @@ from tests.unit.membership_net import SECOND, SETTINGS, Host, Net, address_of, w
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import (
     ClaimRequested,
+    GoodbyeTold,
     Heartbeat,
     JoinersNoted,
     JoinersTold,
     MembersPublished,
+    ProbeRequested,
     SuspicionTold,
 )
 from whimbrel.core.model import MemberInfo, MemberList
@@ -360,6 +362,65 @@ def test_a_listed_joiner_without_the_list_agrees_to_a_claim() -> None:
     assert not joiner.joined
     net.kill(hosts[0])
     net.run_until(lambda: net.agreed([*hosts[1:], joiner]), SECOND)
+
+
+@pytest.mark.parametrize("younger", [1, 2])
+@pytest.mark.parametrize("seekers", [1, 2])
+def test_an_elder_that_never_got_its_list_is_shown_it(younger: int, seekers: int) -> None:
+    """M5, L1: a member that stands on a list and never got it does not keep all others waiting.
+
+    Method: the list that admits elders and younger ones reaches the younger ones only, then all
+    older members die. The elder's probes keep it from being suspected, so nobody younger may
+    claim; it must be shown the list and claim itself. New processes come to the dead addresses.
+    """
+    net = Net(settings=with_settings(join_window_us=SECOND, join_window_max_us=2 * SECOND))
+    master = net.start(1, range(1, 9))
+    net.run_until(lambda: master.joined)
+    elders: list[Host] = []
+    net.lost = lambda source, target, message: (
+        source is master and target in elders and isinstance(message, MembersPublished)
+    )
+    for number in range(seekers):
+        elders.append(net.start(2 + number, range(1, 9)))
+        net.run(SECOND // 10)
+    last = [net.start(5 + number, range(1, 9)) for number in range(younger)]
+    net.run_until(lambda: all(host.joined for host in last))
+    assert last[0].ids[: seekers + 1] == (master.id, *(elder.id for elder in elders))
+    assert not any(elder.joined for elder in elders)
+    net.kill(master)
+    fresh = net.start(1, range(1, 9))
+    net.run_until(lambda: net.agreed([*elders, *last, fresh]), 2 * TIMEOUT_US)
+    assert elders[0].ctx.is_master
+
+
+def test_a_list_is_shown_to_its_very_process_by_a_member_of_it_only() -> None:
+    """M4, M5: a seeker is shown a list when it is next to rule, and takes it from its members only.
+
+    Method: a seeker's probe reaches a member whose list has it; whether the member shows the list
+    hangs on the elders that it trusts and on the start of the process. Then a stranger shows one.
+    """
+    for case in ("next", "elder lives", "other start"):
+        net = Net()
+        first, second = net.cluster(2)
+        seeker = net.start(9, (8,))
+        info = seeker.ctx.me
+        if case == "other start":
+            info = msgspec.structs.replace(info, started_us=info.started_us - 1)
+        listed = MemberList(7, (first.ctx.me, info, second.ctx.me))
+        seeker.room.on_view_changed = second.room.on_view_changed = None  # a list made up here
+        say(net, first, second, MembersPublished(listed))
+        if case != "elder lives":
+            say(net, first, second, GoodbyeTold(first.id))
+        net.cut([first], net.hosts, both=True)
+        probe = ProbeRequested(SETTINGS.cluster_name, seeker.ctx.me, second.address)
+        say(net, seeker, second, probe)
+        net.run(SECOND // 10)
+        assert seeker.joined == (case == "next"), case
+    net = Net()
+    stranger, seeker = net.cluster(1)[0], net.start(9, (8,))
+    other = MemberInfo(MemberId("elsewhere"), address_of(7))
+    say(net, stranger, seeker, MembersPublished(MemberList(7, (other, seeker.ctx.me))))
+    assert not seeker.joined
 
 
 def test_a_list_that_a_claim_overtook_is_not_installed() -> None:

@@ -46,6 +46,25 @@ def test_three_that_start_together_make_one_cluster(order: tuple[int, ...], gap_
         assert len({host.ctx.members.cluster_id for host in net.hosts}) == 1
 
 
+@pytest.mark.parametrize("ports", [(1, 2), (2, 1), (3, 1, 2), (2, 3, 1)])
+@pytest.mark.parametrize("gap_us", [0, 90_000, 200_000])
+def test_a_slow_network_makes_one_cluster_too(ports: tuple[int, ...], gap_us: int) -> None:
+    """M2, M5: one cluster is founded though messages take longer than rounds of discovery.
+
+    Method: delays of up to six intervals. A seeker that took the probes of a higher one for its
+    answers founded a second cluster, because its own probes had not been heard yet.
+    """
+    for seed in range(30):
+        net = Net(seed, delay_us=(100, 900_000))
+        for port in ports:
+            net.start(port, ports)
+            net.run(gap_us)
+        net.run_until(lambda: any(host.joined for host in net.hosts))  # noqa: B023
+        net.run(2 * SECOND)
+        founded = {view.cluster_id for host in net.hosts for view in host.views}
+        assert len(founded) == 1, f"seed {seed}"
+
+
 def test_a_lower_seeker_that_dies_is_not_waited_for() -> None:
     """Goal: waiting for the lowest ends with its life. Method: kill it before it founds."""
     net = Net()

@@ -196,3 +196,56 @@ def test_a_newcomer_gets_the_answers_that_went_nowhere() -> None:
     pair.to_a()
     assert pair.answered == [("token", b"echo x")]
     assert pair.executed == [b"x"]
+
+
+def test_an_overdue_call_is_named_and_may_be_given_up() -> None:
+    """C1: nobody waits for a member for ever. Method: calls are started at several moments; each is
+    named once its time is over and not before, again until it is given up, and its late answer and
+    its repetition are gone.
+    """
+    pair = Pair()
+    step_us, timeout_us = calls_module.AGE_STEP_US, calls_module.CALL_TIMEOUT_US
+    assert pair.a.take_overdue(0) == []
+    pair.a.start(B, ASK, b"one", 1)
+    assert pair.a.take_overdue(0) == []
+    pair.a.start(B, ASK, b"two", 2)
+    for now_us in range(step_us, timeout_us, step_us):
+        assert pair.a.take_overdue(now_us) == []
+    (one,) = pair.a.take_overdue(timeout_us)
+    assert one.token == 1
+    pair.a.give_up(one)
+    (two,) = pair.a.take_overdue(timeout_us + step_us)
+    assert two.token == 2
+    assert pair.a.take_overdue(timeout_us + 2 * step_us) == [two], "it waits still"
+    two.token = None
+    assert pair.a.take_overdue(timeout_us + 3 * step_us) == [], "it was dealt with"
+    pair.wire[B].clear()
+    pair.a.link_restored(B)
+    pair.to_b()
+    pair.to_a()
+    assert pair.executed == [b"two"]
+    assert pair.answered == [(None, b"echo two")]
+    assert pair.a.waiting_count() == 0
+
+
+def test_a_held_call_that_its_caller_gave_up_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C1: what nobody waits for any more is not executed late. Method: a call waits at the member
+    that runs it, behind a large answer; its caller gives it up, then confirms the large one.
+    """
+    monkeypatch.setattr(calls_module, "ANSWER_BYTES_MAX", 10)
+    pair = Pair()
+    pair.a.start(B, ASK, b"large", 1)
+    pair.to_b()
+    given_up, wanted = pair.a.start(B, ASK, b"two", 2), pair.a.start(B, ASK, b"three", 3)
+    pair.answering = False
+    for call in (given_up, wanted):
+        taken = pair.b.take_request(A, pair.wire[B].pop(0)[1])
+        assert taken is not None and pair.b.hold(A, ASK, *taken)
+        assert call.number == taken[0]
+    pair.to_a()
+    pair.a.give_up(given_up)
+    pair.a.tick()
+    pair.to_b()
+    assert pair.b.take_held(A) == (ASK, wanted.number, b"three")
+    assert pair.b.take_held(A) is None
+    assert pair.b.held_count() == 0

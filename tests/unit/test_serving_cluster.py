@@ -14,6 +14,7 @@ from whimbrel.core.invariants import check_member
 from whimbrel.core.stimuli import LeaveWanted, StructuresChanged
 from whimbrel.serving import parking as parking_module
 from whimbrel.serving import server as server_module
+from whimbrel.serving.calls import AGE_STEP_US, CALL_TIMEOUT_US
 from whimbrel.wire.serialization import to_data
 
 COUNT = 7
@@ -337,6 +338,40 @@ def test_a_request_forwarded_to_a_member_that_dies(trio: Pump) -> None:
     with pytest.raises(Error) as caught:
         client.answer(write)
     assert caught.value.code == 80
+
+
+def test_a_forwarded_request_to_a_member_that_never_answers_ends(trio: Pump) -> None:
+    """C1: a forwarded call ends in bounded time though nobody leaves the list.
+
+    Method: a member's heartbeats go on and its answers are lost, as when the way between two that
+    are not master is cut. A read ends as timed out, a write as of unknown outcome, and nothing of
+    either is kept; a listener's registration ends and the note to that member is kept.
+    """
+    silent, asked = trio.nodes[1], trio.nodes[2]
+    number = next(pid for pid in range(COUNT) if owner(trio, pid) is silent)
+    client = trio.client(asked)
+    take = silent.engine.server.calls.take_request
+    silent.engine.server.calls.take_request = lambda peer, payload: None  # type: ignore[method-assign]
+    read = client.ask("Map.get", number, name="b1", **key_of(number))
+    write = client.ask("Map.put", number, name="b1", **key_of(number), value=to_data(2), ttl=-1)
+    fields = {"include_value": True, "listener_flags": 1, "local_only": False}
+    listen = client.ask("Map.addEntryListener", name="b1", **fields)
+    trio.run(CALL_TIMEOUT_US // 1_000_000 - 1)
+    assert not client.messages
+    trio.run(AGE_STEP_US // 1_000_000 + 2)
+    for correlation, code in ((read, 38), (write, 80)):
+        with pytest.raises(Error, match="has not answered") as caught:
+            client.answer(correlation, 0)
+        assert caught.value.code == code
+    assert client.answer(listen, 0)
+    assert asked.engine.server.calls.waiting_count() == 1
+    silent.engine.server.calls.take_request = take  # type: ignore[method-assign]
+    asked.engine.server.link_restored(silent.id)
+    asked.carry_out()
+    trio.run(1)
+    assert asked.engine.server.calls.waiting_count() == 0
+    put(client, number, 3)
+    assert len(client.taken_events()) == 1
 
 
 def test_views_follow_members_and_owners(trio: Pump) -> None:

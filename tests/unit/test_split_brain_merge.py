@@ -221,6 +221,69 @@ def test_lost_answers_change_nothing() -> None:
     assert sum(found.values()) == handed_over(pump) > 1
 
 
+def decided_unanswered(pump: SplitPump, policy: str) -> tuple[list[Node], Node, Client, list[str]]:
+    """A merge whose answers are all lost: who stayed, who merges, a client, keys merged already."""
+    big, small, one, other = split_cluster(pump, policy)
+    for key in KEYS:
+        pump.put(other, policy, key, "small")
+    pump.doomed = [MergeAnswered] * 100_000
+    pump.heal()
+    pump.run_until(lambda: small[0].number in pump.successors, 120)
+    fresh = pump.successors[small[0].number]
+    pump.run_until(lambda: fresh.joined and fresh.engine.member.merging.is_active, 60)
+    pump.run(3)
+    merged = [key for key in KEYS if pump.get(one, policy, key) == "small"]
+    assert merged and fresh.engine.member.merging.is_active
+    for key in merged:
+        pump.put(one, policy, key, "later")
+    return big, fresh, one, merged
+
+
+def primaries(pump: SplitPump, keys: list[str]) -> list[object]:
+    """The primary of each key's partition."""
+    rows = pump.nodes[0].engine.member.migrations.table.rows
+    return [rows[pump.pid(key)][0] for key in keys]
+
+
+def test_a_chunk_is_decided_once_though_its_partition_moves() -> None:
+    """M6: who may have decided a chunk is asked again before the present primary is.
+
+    Method: a policy that overwrites; the answers are lost, a client writes, the partitions move to
+    newcomers, then the chunks are offered again. What the client wrote stays.
+    """
+    pump = make_pump()
+    _, fresh, one, merged = decided_unanswered(pump, "PassThrough")
+    before = primaries(pump, merged)
+    for _ in range(3):
+        pump.start()
+    pump.run(30)
+    assert primaries(pump, merged) != before, "no partition has moved"
+    assert fresh.engine.member.merging.is_active
+    pump.doomed = []
+    pump.heal_and_wait()
+    assert [pump.get(one, "PassThrough", key) for key in merged] == ["later"] * len(merged)
+    rest = [key for key in KEYS if key not in merged]
+    assert {pump.get(one, "PassThrough", key) for key in rest} <= {"small"}
+
+
+def test_a_chunk_is_decided_once_though_its_sender_is_removed() -> None:
+    """M6: an incarnation later a chunk is known again by whoever decided it.
+
+    Method: as above, and the merging member is removed before it hears an answer.
+    """
+    pump = make_pump()
+    big, fresh, one, merged = decided_unanswered(pump, "PassThrough")
+    for node in big:
+        node.engine.member.membership.detector.gone(fresh.id, "test")
+        node.carry_out()
+    pump.run_until(lambda: fresh.expelled, 60)
+    pump.doomed = []
+    pump.heal_and_wait()
+    assert fresh.number in pump.successors
+    assert [pump.get(one, "PassThrough", key) for key in merged] == ["later"] * len(merged)
+    assert not pump.notes("split_brain.lost")
+
+
 def test_destroyed_meanwhile_stays_destroyed() -> None:
     """M6: what the bigger part destroyed is not brought back; its entries count as discarded."""
     pump = make_pump()
@@ -297,6 +360,45 @@ def test_removed_by_mistake_merges_nothing() -> None:
     assert dropped and int(dropped[0].fields["entries"] or 0) > 0
     assert not pump.notes("split_brain.merging")
     assert [pump.get(one, "m", key) for key in KEYS] == ["old"] * len(KEYS)
+
+
+def test_what_the_cluster_lost_with_a_removed_member_comes_back() -> None:
+    """M6: lists with a common member: what no member that goes on has a copy of is merged, too.
+
+    Method: two of four members are removed though they live. They hold maps without backups, and
+    both copies of some partitions; the cluster has lost these. It keeps what it wrote since, and
+    what it has a copy of is dropped as always.
+    """
+    pump = make_pump(maps=(MapSettings("default"), MapSettings("alone", 0)), partition_count=31)
+    nodes = list(pump.form(4))
+    one = pump.client(nodes[0])
+    for key in KEYS:
+        pump.put(one, "m", key, "old")
+        pump.put(one, "alone", key, "old")
+    pump.run(5)
+    removed = nodes[2:]
+    pump.split(nodes[:2], removed)
+    for node in nodes[:2]:
+        for other in removed:
+            node.engine.member.membership.detector.gone(other.id, "test")
+    nodes[0].engine.member.membership._react()
+    nodes[0].carry_out()
+    pump.run(1)
+    assert len(nodes[0].engine.member.ctx.members.members) == 2
+    lost = [key for key in KEYS if pump.get(one, "alone", key) is None]
+    gone = [key for key in KEYS if pump.get(one, "m", key) is None]
+    assert lost and gone and len(lost) < len(KEYS) and len(gone) < len(KEYS)
+    kept = next(key for key in KEYS if key not in gone)
+    pump.put(one, "m", gone[0], "new")
+    pump.remove(one, "m", kept)
+    pump.heal_and_wait()
+    assert not any(node.engine.member.membership.is_split for node in removed)
+    assert [pump.get(one, "alone", key) for key in KEYS] == ["old"] * len(KEYS)
+    expected = {**dict.fromkeys(KEYS, "old"), gone[0]: "new", kept: None}
+    assert {key: pump.get(one, "m", key) for key in KEYS} == expected
+    assert handed_over(pump) == len(lost) + len(gone)
+    assert sum(totals(pump, "m").values()) == len(gone)
+    assert totals(pump, "alone")["added"] == len(lost)
 
 
 # -- policies -----------------------------------------------------------------------------

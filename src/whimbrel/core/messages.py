@@ -531,7 +531,9 @@ class MergeCounts(msgspec.Struct, frozen=True, array_like=True):
 class MergeRequested(Message, frozen=True):
     """Entries that a part of a split cluster held; to the primary, which asks the map's policy.
 
-    ``chunk`` is a map store's. ``hits`` has one number per entry where they are counted.
+    ``chunk`` is a map store's. ``hits`` has one number per entry where they are counted. A chunk
+    that an incarnation before the sender offered is known by ``origin``, who offered it first, and
+    the ``number`` it had there; else by the sender and the call.
     """
 
     call: int
@@ -539,6 +541,8 @@ class MergeRequested(Message, frozen=True):
     name: str
     chunk: bytes
     hits: tuple[int, ...] = ()
+    origin: MemberId | None = None
+    number: int = 0
 
 
 class MergeAnswered(Message, frozen=True):

@@ -23,6 +23,11 @@ CALLS_PER_MEMBER_MAX = 20_000
 CALL_BYTES_PER_MEMBER_MAX = 128 * 1024 * 1024
 """Bytes of unanswered calls to one member (kept for repetition); one call may always go."""
 
+CALL_TIMEOUT_US = 60_000_000
+"""A call that nobody has answered by then is overdue: its caller waits no longer (C1). More than a
+request may wait on its way, parked and for backups, in any but the rarest chain of moves."""
+AGE_STEP_US = 5_000_000
+"""Ages of calls are known to within this span, so that no call carries a time."""
 HELD_MAX = 2 * CALLS_PER_MEMBER_MAX
 """Calls of one member that may wait here; its essential ones are not among those it counts."""
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
@@ -41,7 +46,7 @@ SendFrame = Callable[[MemberId, int, bytes], None]
 
 
 class Call:
-    """A call that waits for its answer. ``token`` is the owner's."""
+    """A call that waits for its answer. ``token`` is the owner's; None when it waits no more."""
 
     __slots__ = ("kind", "number", "payload", "target", "token")
 
@@ -58,10 +63,12 @@ class Call:
 class _Outgoing:
     """Calls to one member."""
 
-    __slots__ = ("bytes", "kind", "next_number", "told_floor", "untold_bytes", "waiting")
+    __slots__ = ("bytes", "kind", "marks", "next_number", "told_floor", "untold_bytes", "waiting")
 
     def __init__(self) -> None:
         self.next_number = 1
+        self.marks: deque[tuple[int, int]] = deque()
+        """Moments (us), each with the number that the next call had then."""
         self.told_floor = 1
         self.kind = 0
         self.waiting: dict[int, Call] = {}
@@ -168,6 +175,35 @@ class Calls:
             self._tell_floor(peer, outgoing)
         return call, payload[_REPLY.size :]
 
+    def take_overdue(self, now_us: int) -> list[Call]:
+        """Calls that wait for longer than ``CALL_TIMEOUT_US``, until given up or without a token.
+
+        To be asked again and again; a call is named at most two steps late.
+        """
+        overdue: list[Call] = []
+        for outgoing in self._outgoing.values():
+            marks, waiting = outgoing.marks, outgoing.waiting
+            if not waiting:
+                marks.clear()
+                continue
+            if not marks or now_us - marks[-1][0] >= AGE_STEP_US:
+                marks.append((now_us, outgoing.next_number))
+            floor = 0
+            while marks and now_us - marks[0][0] >= CALL_TIMEOUT_US:
+                floor = marks.popleft()[1]
+            for number, call in waiting.items():
+                if number >= floor:
+                    break
+                if call.token is not None:
+                    overdue.append(call)
+        return overdue
+
+    def give_up(self, call: Call) -> None:
+        """Wait no longer for a call; it is not sent again, and a late answer is an old one."""
+        outgoing = self._outgoing.get(call.target)
+        if outgoing is not None and outgoing.waiting.pop(call.number, None) is not None:
+            outgoing.bytes -= len(call.payload)
+
     def tick(self) -> None:
         """Let members forget answers that we have, where no further call would tell them."""
         for peer, outgoing in self._outgoing.items():
@@ -240,11 +276,14 @@ class Calls:
     def take_held(self, peer: MemberId) -> tuple[int, int, bytes] | None:
         """The next call (kind, number, body) that waited and may run now; None when none may."""
         incoming = self._incoming.get(peer)
-        if incoming is None or not incoming.held or incoming.bytes > ANSWER_BYTES_MAX:
+        if incoming is None or incoming.bytes > ANSWER_BYTES_MAX:
             return None
-        call = incoming.held.popleft()
-        incoming.held_bytes -= len(call[2])
-        return call
+        while incoming.held:
+            call = incoming.held.popleft()
+            incoming.held_bytes -= len(call[2])
+            if call[1] >= incoming.floor:  # else its caller has given it up
+                return call
+        return None
 
     def held_count(self) -> int:
         """Calls that wait until their callers have confirmed answers."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.core.ids import MemberId
 from whimbrel.errors import OverloadedError, ProtocolError
-from whimbrel.serving.calls import Call
+from whimbrel.serving.calls import CALL_TIMEOUT_US, Call
 from whimbrel.serving.session import ForwardOrigin, Request
 from whimbrel.wire import errors as codes
 from whimbrel.wire.frames import parse_message
@@ -88,6 +88,19 @@ class Forwarding:
             request,
             codes.INDETERMINATE,
             f"member {call.target} left while it served the request; it may have taken effect",
+        )
+
+    def on_overdue(self, call: Call, request: Request) -> None:
+        """The executing member is on the list and does not answer: the client waits no longer."""
+        server = self._server
+        server.calls.give_up(call)
+        operation = server.partition_operations.get(request.type)
+        is_harmless = operation is not None and operation.retryable
+        outcome = "" if is_harmless else "; the request may have taken effect"
+        server.answer_error(
+            request,
+            codes.OPERATION_TIMEOUT if is_harmless else codes.INDETERMINATE,
+            f"member {call.target} has not answered for {CALL_TIMEOUT_US // 1_000_000} s{outcome}",
         )
 
     # -- receiving ------------------------------------------------------------------------

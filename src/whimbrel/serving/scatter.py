@@ -281,6 +281,21 @@ class Scatter:
         elif isinstance(token, _Asking):
             self._take_share(token, Share([]))
 
+    def on_overdue(self, call: Call) -> None:
+        """A member that is on the list does not answer.
+
+        Its gather has ended long ago. A note goes on waiting, because the member must have it in
+        the end; but nobody waits for that: what it would tell us does not arrive either.
+        """
+        token, call.token = call.token, None
+        if isinstance(token, _Telling):
+            self._told(token)
+            return
+        self._server.calls.give_up(call)
+        if isinstance(token, _Asking):
+            self._take_share(token, Share([]))
+            self._maybe_finish(token.gather)
+
     # -- answering ------------------------------------------------------------------------
 
     def on_call(self, sender: MemberId, number: int, body: bytes) -> None:

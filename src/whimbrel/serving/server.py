@@ -409,6 +409,12 @@ class Server:
                 )
         self._run_parked(self.parking.partitions(self._can_go_on))
         self.scatter.ask_again()
+        for call in self.calls.take_overdue(self.ctx.now_us):
+            self.tally("calls_overdue")
+            if isinstance(call.token, Request):
+                self.forwarding.on_overdue(call, call.token)
+            else:
+                self.scatter.on_overdue(call)
         self.calls.tick()
         self.maps.sweep(self.ctx.wall_ms, SWEEP_PER_TICK)
 

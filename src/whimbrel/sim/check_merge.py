@@ -13,6 +13,7 @@ from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId
 from whimbrel.core.merging.leftovers import hottest_listed
 from whimbrel.core.merging.policies import PUT_IF_ABSENT
+from whimbrel.core.merging.target import chunk_key
 from whimbrel.core.messages import MergeRequested
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.structures.map_store import MapStore
@@ -42,8 +43,7 @@ class MergesAccounted(Checker):
     def note(self, host: Host, note: Note) -> None:
         """E: a member is expelled; its engine is still there."""
         if note.kind == "expelled":
-            member = member_of(host)
-            held = self._held(host) if member.membership.is_split else 0
+            held = self._held(host)
             self._next[host.name] = held + self._owed.get(host.name, 0) - self._decided(host)
 
     def started(self, host: Host) -> None:
@@ -71,15 +71,24 @@ class MergesAccounted(Checker):
 
     @staticmethod
     def _held(host: Host) -> int:
-        """Entries that the member answers for: of rows of which it is the hottest listed holder."""
+        """Entries that the member answers for: of rows of which it is the hottest listed holder.
+
+        If the lists have a member in common, only of maps of which no copy goes on without it.
+        """
         member = member_of(host)
         listed = member.ctx.members.ids()
-        return sum(
-            len(fragment.store)
-            for replica in member.dataplane.partitions
-            if hottest_listed(replica.row, listed) == member.ctx.id
-            for fragment in replica.maps.values()
-        )
+        room = member.membership
+        moving = {one.partition_id for one in member.migrations.active_migrations()}
+        held = 0
+        for replica in member.dataplane.partitions:
+            if hottest_listed(replica.row, listed) != member.ctx.id:
+                continue
+            for fragment in replica.maps.values():
+                copies = replica.row[: fragment.backup_count + 1]
+                is_lost = bool(room.gone_on) and not set(copies) & set(room.gone_on)
+                if room.is_split or (is_lost and replica.pid not in moving):
+                    held += len(fragment.store)
+        return held
 
     @staticmethod
     def _decided(host: Host) -> int:
@@ -123,7 +132,7 @@ class MergesAccounted(Checker):
     @staticmethod
     def _is_known(host: Host, sender: MemberId, message: MergeRequested) -> bool:
         target = member_of(host).merging.target
-        key = (sender, message.call)
+        key = chunk_key(sender, message)
         return key in target._answers or key in target._waiting
 
     @staticmethod

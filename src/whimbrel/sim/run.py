@@ -211,7 +211,7 @@ class Run:
                 return
         world.workload.stop()
         world.nemesis.forsake()
-        if not self._clients_end() or not self._rest("rest"):
+        if not self._clients_end() or not self._rest("rest") or not self._merges_end():
             return
         self.phase = "final reads"
         self._final_reads()
@@ -229,6 +229,23 @@ class Run:
             if not self._advance(POLL_US):
                 return False
         return True
+
+    def _merges_end(self) -> bool:
+        """Wait until nothing is merged any more; D10 judges what waits after a bounded time.
+
+        A cluster may be safe while a member still brings in what its part held: a chunk after the
+        other, each with its backups.
+        """
+        world = self.world
+        self.phase = "merge"
+        limit_us = world.now_us + world.plan.safe_wait_us
+        while world.now_us < limit_us and self._someone_merges():
+            if not self._advance(POLL_US):
+                return False
+        return True
+
+    def _someone_merges(self) -> bool:
+        return any(member_of(host).merging.is_active for host in self.world.up_hosts())
 
     def _final_reads(self) -> None:
         """Every client reads its share of the keys, one after the other."""

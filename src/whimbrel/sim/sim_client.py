@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from whimbrel.core.ids import Address, MemberId, Row
+from whimbrel.serving.scatter import GATHER_TIMEOUT_US
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.host import ClientConnection, Host
 from whimbrel.sim.network import Pipe
@@ -53,8 +54,9 @@ ACKNOWLEDGEMENT_TIMEOUT_US = 5_000_000
 RECONNECT_US = 200_000
 ATTEMPT_TIMEOUT_US = 1_000_000
 """A connection that is not made and authenticated in this span is given up."""
-SILENCE_US = 30_000_000
-"""An unanswered request makes the client give its connection up after this span."""
+SILENCE_US = GATHER_TIMEOUT_US + 2_000_000
+"""An unanswered request makes the client give its connection up after this span: longer than any
+call lasts that some partition has no primary for."""
 
 ALWAYS_REPEATED = (8, 19, 33, 39, 46, 47, 50, 53, 62, 82, 90)
 """Error codes that say that nothing was executed."""

@@ -150,7 +150,7 @@ class Discovery:
             if self._heard_count >= HEARD_ADDRESSES_MAX or address == ctx.me.address:
                 return
             self._heard_count += 1
-        self._see_seeker(address, probe.sender)
+        self._see_seeker(address, probe.sender, has_answered=False)
 
     def on_answer(self, answer: ProbeAnswered) -> None:
         """Somebody answered our probe: a member, another seeker, or another cluster's member."""
@@ -170,7 +170,7 @@ class Discovery:
                 self._target = answer.master
                 self._ask_to_join()
         elif address in self._sights:
-            self._see_seeker(address, answer.sender)
+            self._see_seeker(address, answer.sender, has_answered=True)
 
     def on_unreachable(self, address: Address) -> None:
         """Nobody listens there, or did when the probe was sent: lately hearing it weighs more."""
@@ -204,10 +204,19 @@ class Discovery:
             self._foreign[address] = name
             self._room.ctx.note("foreign_cluster", "warning", address=str(address), name=name)
 
-    def _see_seeker(self, address: Address, seeker: MemberInfo) -> None:
+    def _see_seeker(self, address: Address, seeker: MemberInfo, has_answered: bool) -> None:
+        """Take note of another seeker. One with a higher address counts once it has answered.
+
+        Before that it may not have heard of us, and may found the cluster though we would. Of two
+        members the later one reaches the earlier one, so one of them knows what the other does.
+        """
         me = self._room.ctx.me
-        is_lower = (seeker.address, seeker.id) < (me.address, me.id)
-        self._sights[address] = Sight.LOWER if is_lower else Sight.HIGHER
+        if (seeker.address, seeker.id) < (me.address, me.id):
+            self._sights[address] = Sight.LOWER
+        elif has_answered:
+            self._sights[address] = Sight.HIGHER
+        elif self._sights.get(address) is not Sight.HIGHER:
+            self._sights[address] = Sight.SILENT
         self._heard_us[address] = self._room.ctx.now_us
         # Whoever named a master at this address has not noticed that its process is gone.
         for member in [one for one, named in self._named.items() if named[1].address == address]:

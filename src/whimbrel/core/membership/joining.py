@@ -8,12 +8,13 @@ nobody comes before all have noted it: if the master dies with its new list, the
 from __future__ import annotations
 
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.membership.room import Room
+from whimbrel.core.membership.room import Phase, Room
 from whimbrel.core.messages import (
     JoinersNoted,
     JoinersTold,
     JoinRefused,
     JoinRequested,
+    MembersPublished,
     ProbeAnswered,
 )
 from whimbrel.core.model import ClusterState, MemberInfo
@@ -120,6 +121,22 @@ class Joining:
             self.forget(info.id)
         members = ctx.members
         self._room.install(members.with_members((*members.members, *joiners)))
+
+    def show_list(self, prober: MemberInfo) -> None:
+        """Give our list to a member of it that never got it and is next to rule.
+
+        Its master died with the list on its way. Nobody younger may claim while that member is
+        heard, and its probes are heard; so it has to claim, and needs the list for that (M5, L1).
+        The order of the list names who is shown it: one whose elders are all suspected.
+        """
+        room, ctx = self._room, self._room.ctx
+        if room.phase is not Phase.MEMBER or room.is_claiming or room.accepted is not None:
+            return
+        listed = ctx.members.get(prober.id)
+        if listed is None or listed.started_us != prober.started_us or prober.id == ctx.master:
+            return
+        if all(map(room.detector.is_suspected, room.older_than(prober.id))):
+            ctx.send_to(prober.address, MembersPublished(ctx.members))
 
     # -- who may --------------------------------------------------------------------------
 

@@ -49,6 +49,8 @@ class Room:
         self.is_claiming = False
         self.is_split = False
         """Whether we were expelled by a part of the cluster that had gone its own way (M6)."""
+        self.gone_on: tuple[MemberId, ...] = ()
+        """Once we are expelled: the members that go on without us; empty when nobody named them."""
         self.join_addresses: tuple[Address, ...] = ()
         self.former: dict[Address, MemberId] = {}
         """Where removed members listened, unless they left gracefully; oldest first."""

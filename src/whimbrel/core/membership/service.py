@@ -317,6 +317,7 @@ class Membership(Room):
         info = None if master is None else ctx.members.get(master)
         answer = ProbeAnswered(ctx.settings.cluster_name, ctx.me, info, probe.asked)
         ctx.send_to(probe.sender.address, answer)
+        self.joining.show_list(probe.sender)
 
     def _on_probe_answered(self, sender: MemberId, address: Address, answer: ProbeAnswered) -> None:
         if self.phase is Phase.SEEKING:
@@ -348,9 +349,10 @@ class Membership(Room):
         new, ours = message.list, self.ctx.members
         mine = new.get(self.ctx.id)
         if self.phase is Phase.SEEKING:
-            # An entry with another start is that of a process before us (M4).
+            # An entry with another start is that of a process before us (M4). Others than the
+            # master show it only to whom it is to be followed by (``Joining.show_list``).
             is_ours = mine is not None and mine.started_us == self.ctx.started_us
-            if is_ours and new.master == sender and self.discovery.may_install(new):
+            if is_ours and new.get(sender) is not None and self.discovery.may_install(new):
                 self.install(new)
             return
         if sender != self.taken_master:

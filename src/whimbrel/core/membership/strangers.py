@@ -88,6 +88,7 @@ class Strangers:
                 for member in ctx.others():
                     ctx.send(member, msgspec.structs.replace(told, to=member))
             room.is_split = is_apart(ctx.members, told)
+            room.gone_on = told.members
             room.expel(f"list version {told.list_version} of master {told.master} is without us")
         elif ctx.is_member(sender):
             # It lives in a weaker part of the cluster: for ours it is dead.

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from whimbrel.core.ids import MemberId, PartitionId, Row
-from whimbrel.core.messages import RegistryEntry
+from whimbrel.core.messages import MergeRequested, RegistryEntry
 from whimbrel.core.structures.counting_store import CountingMapStore
 from whimbrel.core.structures.map_store import MapStore
 
@@ -18,10 +20,32 @@ if TYPE_CHECKING:
     from whimbrel.core.member import Member
 
 
+class Offer:
+    """A chunk of a leftover that is offered to primaries until one of them accepts it.
+
+    Attributes:
+        message: The request, the same every time.
+        after: Position in the leftover once it is accepted.
+        asked: Who may have decided it already, and is asked before anybody else.
+    """
+
+    __slots__ = ("after", "asked", "message")
+
+    def __init__(self, message: MergeRequested, after: int, asked: MemberId | None = None) -> None:
+        self.message = message
+        self.after = after
+        self.asked = asked
+
+    def again(self, call: int) -> Offer:
+        """The same offer by another incarnation, under a call of its own."""
+        message = msgspec.structs.replace(self.message, call=call)
+        return Offer(message, self.after, self.asked)
+
+
 class Leftover:
     """One map's entries in one partition, and how far they are merged."""
 
-    __slots__ = ("keys", "name", "partition_id", "position", "store")
+    __slots__ = ("keys", "name", "offer", "partition_id", "position", "store")
 
     def __init__(self, name: str, partition_id: PartitionId, store: MapStore) -> None:
         self.name = name
@@ -29,6 +53,8 @@ class Leftover:
         self.store = store
         self.keys: list[bytes] = store.keys_now()
         self.position = 0
+        self.offer: Offer | None = None
+        """A chunk that an earlier incarnation offered and that may be decided."""
 
     @property
     def remaining(self) -> int:
@@ -82,3 +108,20 @@ def leftovers_of(member: Member) -> list[Leftover]:
                 if len(store):
                     found.append(Leftover(name, partition.pid, store))
     return found
+
+
+def is_held_elsewhere(member: Member, leftover: Leftover) -> bool:
+    """Whether one of those who expelled us has, or may have, a copy of what we hold.
+
+    The cluster goes on from that copy, which is newer than ours by now. A migration whose verdict
+    we do not know may have made one.
+    """
+    gone_on = member.membership.gone_on
+    partition = member.dataplane.partition(leftover.partition_id)
+    copies = partition.row[: partition.maps[leftover.name].backup_count + 1]
+    under_way = [one.partition_id for one in member.migrations.active_migrations()]
+    return (
+        not gone_on
+        or leftover.partition_id in under_way
+        or any(holder in gone_on for holder in copies)
+    )

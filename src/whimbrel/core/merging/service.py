@@ -19,7 +19,7 @@ import msgspec
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId
-from whimbrel.core.merging.leftovers import Leftover, SplitData
+from whimbrel.core.merging.leftovers import Leftover, Offer, SplitData
 from whimbrel.core.merging.target import MergeTarget
 from whimbrel.core.messages import MergeAnswered, MergeCounts, MergeRequested, Message
 from whimbrel.core.partition.table import PartitionTable
@@ -41,12 +41,11 @@ DRAIN_TIMEOUT_US = 60_000_000
 class _Piece:
     """A chunk under way."""
 
-    __slots__ = ("after", "is_refused", "leftover", "message", "sent_us")
+    __slots__ = ("is_refused", "leftover", "offer", "sent_us")
 
-    def __init__(self, leftover: Leftover, message: MergeRequested, after: int) -> None:
+    def __init__(self, leftover: Leftover, offer: Offer) -> None:
         self.leftover = leftover
-        self.message = message
-        self.after = after
+        self.offer = offer
         self.is_refused = False
         self.sent_us = 0
 
@@ -116,8 +115,17 @@ class Merging:
         self._ctx.arm(STEP_TIMER, 0)
 
     def hand_over(self) -> list[Leftover]:
-        """What is left, for the incarnation after this one."""
-        left = [*self._waiting, *(piece.leftover for piece in self._active.values())]
+        """What is left, for the incarnation after this one.
+
+        A chunk under way is offered again as the same, so that whoever has decided it knows it.
+        """
+        left = list(self._waiting)
+        for call, piece in self._active.items():
+            message = piece.offer.message
+            if message.origin is None:
+                message = msgspec.structs.replace(message, origin=self._ctx.id, number=call)
+            piece.leftover.offer = Offer(message, piece.offer.after, piece.offer.asked)
+            left.append(piece.leftover)
         self._waiting.clear()
         self._active.clear()
         return [leftover for leftover in left if leftover.remaining]
@@ -157,25 +165,34 @@ class Merging:
     def _fill(self) -> None:
         while self._waiting and len(self._active) < IN_FLIGHT_MAX:
             leftover = self._waiting.popleft()
-            chunk, hits, after = leftover.next_chunk(CHUNK_BYTES_MAX)
             call = self._ctx.next_number()
-            message = MergeRequested(call, leftover.partition_id, leftover.name, chunk, hits)
-            piece = self._active[call] = _Piece(leftover, message, after)
+            if leftover.offer is not None:
+                offer, leftover.offer = leftover.offer.again(call), None
+            else:
+                chunk, hits, after = leftover.next_chunk(CHUNK_BYTES_MAX)
+                pid, name = leftover.partition_id, leftover.name
+                offer = Offer(MergeRequested(call, pid, name, chunk, hits), after)
+            piece = self._active[call] = _Piece(leftover, offer)
             self._send(piece)
 
     def _send(self, piece: _Piece) -> None:
-        """Offer a chunk to the present primary; without one it waits for the next step."""
-        ctx = self._ctx
-        primary = self._table.primary(piece.leftover.partition_id)
-        if primary is None or (primary != ctx.id and not ctx.is_member(primary)):
+        """Offer a chunk to the present primary; without one it waits for the next step.
+
+        Whoever was asked and has not answered is asked again first, primary or not: it may have
+        decided, and another one would decide once more.
+        """
+        ctx, offer = self._ctx, piece.offer
+        if offer.asked is None or not ctx.is_member(offer.asked):
+            offer.asked = self._table.primary(piece.leftover.partition_id)
+        if offer.asked is None or not ctx.is_member(offer.asked):
             piece.is_refused = True
             return
         piece.is_refused = False
         piece.sent_us = ctx.now_us
-        if primary == ctx.id:
-            self.target.on_requested(ctx.id, piece.message)
+        if offer.asked == ctx.id:
+            self.target.on_requested(ctx.id, offer.message)
         else:
-            ctx.send(primary, piece.message)
+            ctx.send(offer.asked, offer.message)
 
     def on_message(self, sender: MemberId, message: Message) -> None:
         """Take MergeRequested or MergeAnswered."""
@@ -196,10 +213,11 @@ class Merging:
             return
         if not answered.accepted:
             piece.is_refused = True
+            piece.offer.asked = None
             return
         del self._active[answered.call]
         leftover = piece.leftover
-        leftover.position = piece.after
+        leftover.position = piece.offer.after
         self._progress_us = self._ctx.now_us
         before = self.totals.get(leftover.name, MergeCounts())
         self.totals[leftover.name] = add_counts(before, answered.counts)

@@ -27,16 +27,21 @@ ANSWERS_MAX = 1_000
 """Answers kept for repeated requests; a sender has few requests under way."""
 
 Answer = Callable[[MemberId, MergeAnswered], None]
+ChunkKey = tuple[MemberId, int]
+"""Who offered a chunk first, and the number that it had there."""
 
 
 class MergeWait:
     """A merged chunk whose backups have not all acknowledged; the owner of their replies."""
 
-    __slots__ = ("answered", "sender", "target")
+    __slots__ = ("answered", "key", "sender", "target")
 
-    def __init__(self, target: MergeTarget, sender: MemberId, answered: MergeAnswered) -> None:
+    def __init__(
+        self, target: MergeTarget, sender: MemberId, key: ChunkKey, answered: MergeAnswered
+    ) -> None:
         self.target = target
         self.sender = sender
+        self.key = key
         self.answered = answered
 
     def take(self, reply: PendingReply) -> None:
@@ -56,32 +61,37 @@ class MergeTarget:
         self._maps = maps
         self._registry = registry
         self._answer = answer
-        self._waiting: dict[tuple[MemberId, int], MergeWait] = {}
-        self._answers: dict[tuple[MemberId, int], MergeAnswered] = {}
+        self._waiting: dict[ChunkKey, MergeWait] = {}
+        self._answers: dict[ChunkKey, MergeAnswered] = {}
         self.failures = 0
         """Entries for which a registered policy raised an error or returned no value."""
 
     def on_requested(self, sender: MemberId, message: MergeRequested) -> None:
         """Merge a chunk, once, and answer when its backups have it."""
-        key = (sender, message.call)
-        if key in self._waiting:
+        key = chunk_key(sender, message)
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.sender = sender  # an incarnation later it has another identity and call
+            waiting.answered = msgspec.structs.replace(waiting.answered, call=message.call)
             return
         answered = self._answers.get(key)
-        if answered is None:
+        if answered is not None:
+            answered = msgspec.structs.replace(answered, call=message.call)
+        else:
             refusal = self._refusal(message)
             if refusal:
                 self._answer(sender, MergeAnswered(message.call, False, MergeCounts(), refusal))
                 return
             answered, reply = self._merge(message)
             if reply.remaining > 0:
-                reply.owner = self._waiting[key] = MergeWait(self, sender, answered)
+                reply.owner = self._waiting[key] = MergeWait(self, sender, key, answered)
                 return
             self._keep(key, answered)
         self._answer(sender, answered)
 
     def decided(self, wait: MergeWait, failed: str) -> None:
         """The backups of a chunk are done, or will never be."""
-        key = (wait.sender, wait.answered.call)
+        key = wait.key
         if self._waiting.pop(key, None) is None:
             return
         if failed:
@@ -95,7 +105,7 @@ class MergeTarget:
         if sender == self._ctx.id or self._ctx.is_member(sender):
             self._answer(sender, answered)
 
-    def _keep(self, key: tuple[MemberId, int], answered: MergeAnswered) -> None:
+    def _keep(self, key: ChunkKey, answered: MergeAnswered) -> None:
         self._answers[key] = answered
         while len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
@@ -168,3 +178,10 @@ class MergeTarget:
         self.failures += 1
         self._ctx.note("split_brain.policy_failed", "warning", map=name, problem=problem)
         return None
+
+
+def chunk_key(sender: MemberId, message: MergeRequested) -> ChunkKey:
+    """By what a chunk is known again, whoever of its offerers sends it."""
+    if message.origin is not None:
+        return message.origin, message.number
+    return sender, message.call

@@ -1,0 +1,63 @@
+"""D10 at the end of a run: merges are waited for, and one that does not end is a broken rule."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from whimbrel.core.ids import PartitionId
+from whimbrel.core.merging.leftovers import Leftover, SplitData
+from whimbrel.core.merging.target import MergeTarget
+from whimbrel.core.messages import MergeRequested
+from whimbrel.core.structures.map_store import MapStore
+from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.profile import draw_plan, profile_named
+from whimbrel.sim.run import Run
+from whimbrel.sim.workload import SET_MAP
+from whimbrel.sim.world import World
+
+FOREVER_US = 1 << 60
+
+
+def merging_world(refused_us: int, monkeypatch: pytest.MonkeyPatch) -> World:
+    """One member with two entries of an earlier incarnation, whose merge is refused for a while."""
+    plan = msgspec.structs.replace(
+        draw_plan(Entropy(1), profile_named("calm")), members=1, hosts=1, smart_clients=0
+    )
+    world = World(plan, Entropy(1))
+
+    def refusal(target: MergeTarget, message: MergeRequested) -> str:
+        return "not now" if world.now_us < refused_us else ""
+
+    monkeypatch.setattr(MergeTarget, "_refusal", refusal)
+    host = world.hosts[0]
+    store = MapStore()
+    for key in (b"one", b"two"):
+        store.put(key, b"\0" * 12, 0)
+    data = SplitData([Leftover(SET_MAP, PartitionId(0), store)], ())
+    host.start(world.join_addresses(), data)
+    world.scheduler.run_until(1_000_000)
+    assert host.joined
+    return world
+
+
+@pytest.mark.parametrize("refused_us", [4_000_000, FOREVER_US])
+def test_a_run_waits_for_merges_and_no_longer_than_a_while(
+    refused_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D10: merges end. A run does not judge one that makes headway, and blames one that does not.
+
+    Method: the primary refuses every chunk until some moment, or for ever. A run that ends without
+    waiting finds entries that still wait, though the merge is in order.
+    """
+    world = merging_world(refused_us, monkeypatch)
+    run = Run(world, 0)
+    assert run._someone_merges()
+    assert run._merges_end()
+    if refused_us < FOREVER_US:
+        assert world.now_us < refused_us + 1_000_000
+    else:
+        assert world.now_us <= 2_000_000 + world.plan.safe_wait_us
+    world.watch.final()
+    rules = [violation.rule for violation in world.violations]
+    assert rules == ([] if refused_us < FOREVER_US else ["D10"])
