@@ -49,8 +49,11 @@ class PartitionTable:
         """The row of partition 0, 1, ...; to be read only."""
         self.versions: list[int] = [0] * partition_count
         """The version of partition 0, 1, ...; to be read only."""
+        self.change_count = 0
+        """Changes of rows and versions so far; what was read before the last one may be stale."""
         self._versioned_count = 0
         self._depth_counts = [partition_count, *([0] * REPLICA_SLOTS)]
+        self._primary_total = 0
         self._stamp: int | None = UNINITIALISED_STAMP
         self._replicas: dict[MemberId, int] = {}
         self._primaries: dict[MemberId, int] = {}
@@ -120,6 +123,18 @@ class PartitionTable:
             return []
         return [PartitionId(pid) for pid, row in enumerate(self.rows) if row[0] == member]
 
+    def empty_partitions(self) -> list[PartitionId]:
+        """The partitions without any replica, ascending. Quick when there are none."""
+        if not self._depth_counts[0]:
+            return []
+        return [PartitionId(pid) for pid, row in enumerate(self.rows) if row == EMPTY_ROW]
+
+    def without_primary(self) -> list[PartitionId]:
+        """The partitions without a primary, ascending. Quick when there are none."""
+        if self._primary_total == self.partition_count:
+            return []
+        return [PartitionId(pid) for pid, row in enumerate(self.rows) if row[0] is None]
+
     # -- changing -------------------------------------------------------------------------
 
     def set_row(self, partition_id: PartitionId, row: Row, version: int) -> None:
@@ -138,6 +153,7 @@ class PartitionTable:
         self._count(row, 1)
         self.rows[partition_id] = row
         self.versions[partition_id] = version
+        self.change_count += 1
         self._versioned_count += before == 0
         self._stamp = None
 
@@ -170,6 +186,7 @@ class PartitionTable:
                 _add(self._replicas, member, change)
         if row[0] is not None:
             _add(self._primaries, row[0], change)
+            self._primary_total += change
 
     # -- travelling -----------------------------------------------------------------------
 

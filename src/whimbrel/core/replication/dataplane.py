@@ -540,8 +540,9 @@ class DataPlane:
             inbox = self._inboxes.get(member)
             if inbox is not None:
                 inbox.answer_again()  # there was no link for what we owed a newcomer
+        changed = (*members_left(old, new), *members_came(old, new))
         for partition in self.partitions:
-            if partition.is_primary:
+            if partition.is_primary and not partition.row_has_none_of(changed):
                 self.refresh_targets(partition)
         self.refills.members_changed()
         self.anti_entropy.start()

@@ -302,6 +302,11 @@ class PartitionReplica:
         """Whether a row newer than ours exists: our index does not bound what we hold (AE-10)."""
         return self.ahead_version > self.version
 
+    def row_has_none_of(self, members: Sequence[MemberId]) -> bool:
+        """Whether none of these members stands in the row."""
+        row = self.row
+        return not any(member in row for member in members)
+
     def add(self, fragment: Fragment) -> None:
         """Hold a fragment, in place of one of the same namespace."""
         self.fragments[fragment.namespace] = fragment
