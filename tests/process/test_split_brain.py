@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -90,6 +91,57 @@ def test_small_part_refuses_writes() -> None:
         await_members(cluster, 0, 3)
         cluster.wait_until_safe(PATIENCE_S)
         assert big.get("k") == "big"
+
+
+def test_minimum_size_of_one_map() -> None:
+    """Goal: M6: a map's own minimum size refuses that map alone, by the longest pattern; status and
+    metrics say so, and a healed cluster serves it again. Method: settings as an operator gives
+    them, a member that is cut off, the official client.
+    """
+    settings = {
+        **SETTINGS,
+        "map.orders*.split_brain_minimum_size": 2,
+        "map.orders*.split_brain_protects": "read_write",
+        "map.orders.log.split_brain_minimum_size": 0,
+    }
+    names = ("orders", "orders.log", "m")
+    with FaultNetwork() as network, local_cluster(3, settings=settings, network=network) as cluster:
+        big = {name: map_of(cluster, 0, name) for name in names}
+        small = {name: map_of(cluster, 2, name) for name in names}
+        for name in names:
+            big[name].set("k", "before")
+        cluster.wait_until_safe(PATIENCE_S)
+        network.split([0, 1], [2])
+        await_members(cluster, 2, 1)
+        await_members(cluster, 0, 2)
+        asks = r"map\.orders\*\.split_brain_minimum_size asks for 2"
+        calls: tuple[Callable[[], Any], ...] = (
+            lambda: small["orders"].set("k", "small"),
+            lambda: small["orders"].get("k"),
+            lambda: small["orders"].put_all({"k": "small"}),
+            lambda: small["orders"].clear(),
+            lambda: small["orders"].size(),
+        )
+        for refused in calls:
+            with pytest.raises(Exception, match=asks):
+                refused()
+        for name in ("orders.log", "m"):
+            small[name].set("only-small", name)
+            assert small[name].get("only-small") == name
+        for name in names:
+            big[name].set("k", "big")
+        shown = cluster.get("/api/v1/cluster", 2)["split_brain_protection"]
+        assert not shown["refusing"]
+        assert shown["maps"]["orders*"] == {
+            "minimum_size": 2, "protects": "read_write", "refusing": True,
+        }  # fmt: skip
+        network.heal_all()
+        await_members(cluster, 0, 3)
+        cluster.wait_until_safe(PATIENCE_S)
+        again = map_of(cluster, 2, "orders")
+        assert again.get("k") == "big"
+        again.set("k", "again")
+        assert big["orders"].get("k") == "again"
 
 
 def test_one_way_cut_and_delay() -> None:

@@ -291,11 +291,20 @@ def test_lost_partitions_are_shown(port: Port, capsys: pytest.CaptureFixture[str
 
 
 def test_split_brain_protection_is_shown(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
-    """Goal: M6: status says that a part refuses, and why; nothing where nothing is configured."""
-    shown = {"minimum_size": 3, "protects": "write", "data_members": 2, "refusing": True}
+    """Goal: M6: status says which maps a part refuses, and why; nothing where nothing is set."""
+    shown = {
+        "minimum_size": 3, "protects": "write", "data_members": 2, "refusing": True,
+        "maps": {
+            "orders*": {"minimum_size": 2, "protects": "read_write", "refusing": False},
+            "cache": {"minimum_size": 0, "protects": "write", "refusing": False},
+        },
+    }  # fmt: skip
     port.answers["cluster"] = [(200, {**SAFE, "split_brain_protection": shown}), (200, SAFE)]
     assert main.run(["status", "--admin", port.url]) == 0
-    assert "refusing: 2 data members, write needs 3" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "refusing: write needs 3; data members here: 2" in told
+    assert "orders*: serving: read_write needs 2" in told
+    assert "cache: none" in told
     assert main.run(["status", "--admin", port.url]) == 0
     assert "protection" not in capsys.readouterr().out
 

@@ -127,7 +127,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         f'{file}:14: network.join must be a list like ["host:port"], not 5',
         "WHIMBREL_MAP__X__BACKUP_CUONT: unknown key 'map.x.backup_cuont'; did you mean "
         "map.x.backup_count?; a map has backup_count, async_backup_count, time_to_live_s, "
-        "max_idle_s, merge_policy",
+        "max_idle_s, merge_policy, split_brain_minimum_size, split_brain_protects",
         "--set partition.cuont: unknown key 'partition.cuont'; did you mean partition.count?",
         "--set membership.heartbeat_timeout_s: membership.heartbeat_timeout_s must be a number of "
         "seconds, not 'soon'",
@@ -229,6 +229,32 @@ def test_join_addresses_lose_repetitions() -> None:
     """Goal: lists as text and as TOML arrays, order kept, IPv6 in brackets."""
     config = load(flags=sets("network.join=a:1, b:2,,a:1,[::1]:3"))
     assert config.runtime.join == (Address("a", 1), Address("b", 2), Address("::1", 3))
+
+
+def test_minimum_size_of_maps_goes_from_pattern_to_default_to_cluster() -> None:
+    """M6: what a map pattern leaves open about split-brain protection is as for all other maps,
+    and what those leave open is as for the cluster; ``config explain`` says which it is.
+    """
+    name = "map.orders*.split_brain_minimum_size"
+    shared = "split_brain_protection.minimum_size"
+    config = load(settings=["map.orders*.backup_count=2"])
+    assert sources(config)[name] == (0, "default")
+    assert sources(config)["map.orders*.split_brain_protects"] == ("write", "default")
+    assert config.core.map_settings("orders").split_brain_minimum_size is None
+    config = load(settings=["map.orders*.backup_count=2", f"{shared}=3"])
+    assert sources(config)[name] == (3, f"as {shared}")
+    of_default = "map.default.split_brain_minimum_size"
+    config = load(settings=["map.orders*.backup_count=2", f"{shared}=3", f"{of_default}=4"])
+    assert sources(config)[name] == (4, f"as {of_default}")
+    config = load(settings=[f"{name}=5", f"{shared}=3", "map.orders*.split_brain_protects=read"])
+    assert sources(config)[name] == (5, f"flag --set {name}")
+    assert config.core.map_settings("orders").split_brain_minimum_size == 5
+    assert config.core.map_settings("orders").split_brain_protects == "read"
+    for wrong, words in (("-1", "between 0 and 65000"), ("few", "a whole number")):
+        with pytest.raises(ConfigError, match=f"split_brain_minimum_size must be .*{words}"):
+            load(settings=[f"{name}={wrong}"])
+    with pytest.raises(ConfigError, match="must be one of write, read, read_write, not 'all'"):
+        load(settings=["map.orders*.split_brain_protects=all"])
 
 
 def test_merge_policy_is_known_or_refused() -> None:

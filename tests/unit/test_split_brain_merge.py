@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.unit.engine_pump import Client, Error, Node, quick_settings
 from tests.unit.split_pump import SplitPump, data, totals
@@ -510,6 +512,95 @@ def test_reads_can_be_refused(protects: str) -> None:
     pump.start()
     pump.run(10)
     assert pump.get(client, "m", "k1") in ("x", "y")
+
+
+MAPS = (
+    MapSettings("default"),
+    MapSettings("orders*", split_brain_minimum_size=3),
+    MapSettings("orders.seen", split_brain_minimum_size=2, split_brain_protects="read"),
+    MapSettings("cache", split_brain_minimum_size=0),
+)
+
+
+def outcome(call: Callable[[], object]) -> str:
+    """``served``, or what error 42 (or the number of another one) says."""
+    try:
+        call()
+    except Error as error:
+        return error.text if error.code == 42 else f"error {error.code}"
+    return "served"
+
+
+def test_minimum_size_is_per_map() -> None:
+    """M6: a map's own minimum size and what it protects win over the cluster's; the longest
+    pattern wins among patterns; a map may be exempt; other maps are as the cluster says.
+    """
+    pump = make_pump(maps=MAPS, split_brain_minimum_size=2)
+    nodes = list(pump.form(3))
+    client = pump.client(nodes[0])
+    names = ("m", "orders.new", "orders.seen", "cache")
+    for name in names:
+        pump.put(client, name, "k1", "x")
+    told_before = len(pump.notes("split_brain_protection.refusing"))
+    pump.kill(nodes[2])
+    pump.run(30)
+    protection = nodes[0].engine.server.protection
+    assert protection.document() == {
+        "minimum_size": 2, "protects": "write", "data_members": 2, "refusing": False,
+        "maps": {
+            "orders*": {"minimum_size": 3, "protects": "write", "refusing": True},
+            "orders.seen": {"minimum_size": 2, "protects": "read", "refusing": False},
+            "cache": {"minimum_size": 0, "protects": "write", "refusing": False},
+        },
+    }  # fmt: skip
+
+    def look(name: str) -> tuple[bool, ...]:
+        write = outcome(lambda: pump.put(client, name, "k1", "y"))
+        clear = outcome(lambda: client.call("Map.evictAll", name=name))
+        read = outcome(lambda: pump.get(client, name, "k1"))
+        size = outcome(lambda: client.call("Map.size", name=name))
+        assert [write, read] == [clear, size]
+        assert all(text == "served" or "refused" in text for text in (write, read))
+        return write == "served", read == "served"
+
+    seen = {name: look(name) for name in names}
+    both, only_reads, only_writes = (True, True), (False, True), (True, False)
+    assert seen == {"m": both, "orders.new": only_reads, "orders.seen": both, "cache": both}
+    text = outcome(lambda: pump.put(client, "orders.new", "k1", "y"))
+    assert "2 data members, map.orders*.split_brain_minimum_size asks for 3" in text
+
+    pump.kill(nodes[1])
+    pump.run(30)
+    seen = {name: look(name) for name in names}
+    assert seen == {
+        "m": only_reads, "orders.new": only_reads, "orders.seen": only_writes, "cache": both,
+    }  # fmt: skip
+    text = outcome(lambda: pump.put(client, "m", "k1", "y"))
+    assert "1 data members, split_brain_protection.minimum_size asks for 2" in text
+    told = [note["maps"] for note in pump.notes("split_brain_protection.refusing")[told_before:]]
+    assert sorted(told) == ["default", "orders*", "orders*", "orders.seen"]
+
+    pump.start()
+    pump.start()
+    pump.run_until(lambda: not protection.is_refusing, 30)
+    assert {name: look(name) for name in names} == dict.fromkeys(names, both)
+
+
+def test_share_of_a_protected_map_is_refused() -> None:
+    """M6: a member that refuses a map also refuses its share of a whole-map call asked elsewhere,
+    by the map's own rule; the caller hears why.
+    """
+    pump = make_pump(maps=MAPS)
+    nodes = list(pump.form(2))
+    pump.run(10)
+    lenient = nodes[0].engine.server.protection
+    for put_back in lenient._put_aside:
+        put_back()
+    client = pump.client(nodes[0])
+    assert client.call("Map.size", name="orders.new") == 0
+    with pytest.raises(Error, match=r"map\.orders\*\.split_brain_minimum_size asks for 3"):
+        client.call("Map.clear", name="orders.new")
+    client.call("Map.clear", name="cache")
 
 
 def test_unprotected_cluster_serves_alone() -> None:

@@ -63,11 +63,12 @@ def _print(found: dict[str, Any]) -> None:
         out.print(f"[bold red]lost        {found['partitions_lost']} partitions[/]")
     protection = found.get("split_brain_protection")
     if protection:
-        word = "[bold red]refusing[/]" if protection["refusing"] else "serving"
         out.print(
-            f"protection  {word}: {protection['data_members']} data members, "
-            f"{safe(protection['protects'])} needs {protection['minimum_size']}"
+            f"protection  {_protection(protection)}; "
+            f"data members here: {protection['data_members']}"
         )
+        for pattern, rule in protection.get("maps", {}).items():
+            out.print(f"            {safe(pattern)}: {_protection(rule)}")
     moves = found["migrations"]
     if any(moves.values()):
         out.print(
@@ -76,3 +77,13 @@ def _print(found: dict[str, Any]) -> None:
         )
     else:
         out.print("migrations  none")
+
+
+def _protection(rule: dict[str, Any]) -> str:
+    """Whether a rule of split-brain protection refuses, and what."""
+    from whimbrel.cli.render import safe
+
+    if not rule["minimum_size"]:
+        return "none"
+    word = "[bold red]refusing[/]" if rule["refusing"] else "serving"
+    return f"{word}: {safe(rule['protects'])} needs {rule['minimum_size']}"

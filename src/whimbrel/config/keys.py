@@ -22,6 +22,9 @@ ADMIN_OFFSET = 3_000
 """Distance of the admin port from the data port when none is given."""
 PORT_MAX = 65_535
 YEAR_S = 31_536_000
+SIZE_MAX = 65_000
+"""Largest minimum size of a cluster."""
+PROTECTS = ("write", "read", "read_write")
 
 
 class Kind(enum.StrEnum):
@@ -54,6 +57,8 @@ class Key(msgspec.Struct, frozen=True):
     """The key's unit per unit of the alias: 0.001 for an alias in milliseconds."""
     optional: bool = False
     """The field may be None, which is its default."""
+    shared: str = ""
+    """For a key of maps: the key of the cluster that holds for maps which say nothing."""
 
     @property
     def default(self) -> Value:
@@ -540,16 +545,16 @@ _SPLIT_BRAIN = (
         "split_brain_protection.minimum_size",
         "core",
         "split_brain_minimum_size",
-        "Data members below which this part of the cluster refuses; 0 never",
+        "Data members below which this part of the cluster refuses; 0 never; see map.PATTERN too",
         0,
-        65_000,
+        SIZE_MAX,
     ),
     _choice(
         "split_brain_protection.protects",
         "core",
         "split_brain_protects",
         "What a part that is too small refuses",
-        ("write", "read", "read_write"),
+        PROTECTS,
     ),
 )
 
@@ -603,6 +608,27 @@ MAP_KEYS: tuple[Key, ...] = (
         "map",
         "merge_policy",
         "What becomes of the smaller part's entries after a split",
+    ),
+    Key(
+        "split_brain_minimum_size",
+        Kind.INTEGER,
+        "map",
+        "split_brain_minimum_size",
+        "Data members below which operations on these maps are refused; 0 never",
+        0,
+        SIZE_MAX,
+        optional=True,
+        shared="split_brain_protection.minimum_size",
+    ),
+    Key(
+        "split_brain_protects",
+        Kind.CHOICE,
+        "map",
+        "split_brain_protects",
+        "What of these maps a part that is too small refuses",
+        choices=PROTECTS,
+        optional=True,
+        shared="split_brain_protection.protects",
     ),
 )
 """Keys of ``map.PATTERN``; PATTERN is a map name that may end in ``*``, or ``default``."""

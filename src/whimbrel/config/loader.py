@@ -98,20 +98,27 @@ class _Work:
             return self.taken[name].value
         if name in BY_NAME:
             return BY_NAME[name].default
-        leaf = name.rpartition(".")[2]
-        shared = self.taken.get(f"map.default.{leaf}")
-        return shared.value if shared else MAP_BY_NAME[leaf].default
+        shared = self._shared(name)
+        if shared in self.taken or shared in BY_NAME:
+            return self.value(shared)
+        return MAP_BY_NAME[name.rpartition(".")[2]].default
 
-    def source(self, name: str) -> str:
-        """Where the effective value comes from.
+    def _shared(self, name: str) -> str:
+        """The key that holds for a map which does not set this one: default's, then the cluster's.
 
         What a map pattern leaves open is as for all other maps, so that a pattern that only
         sets a lifetime does not silently lower the number of backups.
         """
+        leaf = name.rpartition(".")[2]
+        of_default = f"map.default.{leaf}"
+        return of_default if of_default in self.taken else MAP_BY_NAME[leaf].shared
+
+    def source(self, name: str) -> str:
+        """Where the effective value comes from."""
         if name in self.taken:
             return self.taken[name].source
-        shared = f"map.default.{name.rpartition('.')[2]}"
-        return f"as {shared}" if name.startswith("map.") and shared in self.taken else "default"
+        shared = self._shared(name) if name.startswith("map.") else ""
+        return f"as {shared}" if shared in self.taken else "default"
 
     def sound(self, *names: str) -> bool:
         """Whether all these keys have values worth comparing."""
@@ -466,7 +473,8 @@ def _build(work: _Work) -> Config:
         values: dict[str, Any] = {}
         for key in MAP_KEYS:
             name = f"map.{pattern}.{key.name}"
-            values[key.field] = work.value(name)
+            is_open = bool(key.shared) and name not in work.taken
+            values[key.field] = None if is_open else work.value(name)
             if key.field == "merge_policy":
                 values[key.field] = resolve_merge_policy(str(values[key.field]))
             entries.append(Entry(name, work.value(name), work.source(name)))

@@ -18,6 +18,10 @@ class MapSettings(msgspec.Struct, frozen=True):
     max_idle_s: int = 0
     merge_policy: str = "PutIfAbsent"
     """What becomes of the smaller part's entries after a split (``core.merging.policies``)."""
+    split_brain_minimum_size: int | None = None
+    """Data members below which operations on these maps are refused; None: as for the cluster."""
+    split_brain_protects: str | None = None
+    """What is refused then: ``write``, ``read``, ``read_write``; None: as for the cluster."""
 
     @property
     def total_backup_count(self) -> int:
@@ -86,9 +90,9 @@ class CoreSettings(msgspec.Struct, frozen=True):
     """A reply never waits longer than this for its backups; then its outcome is indeterminate."""
 
     split_brain_minimum_size: int = 0
-    """Data members below which operations on maps are refused; 0 never refuses."""
+    """Data members below which operations on maps are refused; 0 never. A map may have its own."""
     split_brain_protects: str = "write"
-    """What is refused then: ``write``, ``read`` or ``read_write``."""
+    """What is refused then: ``write``, ``read`` or ``read_write``, unless a map has its own."""
 
     history_max: int = 100
     events_max: int = 1_000

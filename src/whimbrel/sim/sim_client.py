@@ -28,7 +28,7 @@ from whimbrel.sim.workload import (
     value_origin,
 )
 from whimbrel.wire import codec
-from whimbrel.wire.errors import decode_errors
+from whimbrel.wire.errors import SPLIT_BRAIN_PROTECTION, decode_errors
 from whimbrel.wire.frames import (
     ANSWERS,
     AUTHENTICATED,
@@ -61,7 +61,7 @@ call lasts that some partition has no primary for."""
 ALWAYS_REPEATED = (8, 19, 33, 39, 46, 47, 50, 53, 62, 82, 90)
 """Error codes that say that nothing was executed."""
 OVERLOAD = 20
-CERTAINLY_WITHOUT_EFFECT = (OVERLOAD, 23, 44, 61)
+CERTAINLY_WITHOUT_EFFECT = (OVERLOAD, 23, SPLIT_BRAIN_PROTECTION, 44, 61)
 """Error codes after which a write has certainly not happened."""
 
 _LONG = struct.Struct("<q")
