@@ -131,8 +131,17 @@ class LossIsTold(Checker):
         self._expected: dict[str, dict[tuple[int, int], int]] = {}
 
     def started(self, host: Host) -> None:
-        """A fresh process has told nothing."""
+        """A fresh process has told nothing; it tells what is lost of seats that it came back to."""
         self._expected[host.name] = {}
+        dataplane = member_of(host).dataplane
+        seat_lost = dataplane.on_seat_lost
+
+        def probed(pid: PartitionId, count: int) -> None:
+            self._lost(host, pid, count)
+            if seat_lost is not None:
+                seat_lost(pid, count)
+
+        dataplane.on_seat_lost = probed
 
     def row(self, host: Host, pid: PartitionId, before: Row, after: Row, version: int) -> None:
         """T: at the master a row loses its last replica, or one without primary gets one."""
@@ -145,6 +154,9 @@ class LossIsTold(Checker):
             count = index_in(before, after[0]) - 1
         else:
             return
+        self._lost(host, pid, count)
+
+    def _lost(self, host: Host, pid: PartitionId, count: int) -> None:
         self._book(host, pid, count, 1)
         within = count >= self.world.plan.backup_count and self.world.data_is_promised()
         if within and self._held_data(pid):

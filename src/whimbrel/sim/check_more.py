@@ -10,6 +10,7 @@ from whimbrel.core.invariants import check_member
 from whimbrel.core.model import MemberList
 from whimbrel.core.partition.planner import has_cycle, plan_row
 from whimbrel.errors import InvariantViolation
+from whimbrel.sim.families_operator import is_everywhere_active
 from whimbrel.sim.host import Host
 from whimbrel.sim.sim_client import Reply, SimClient
 from whimbrel.sim.watch import Checker, member_of
@@ -28,6 +29,7 @@ EVENT_US = 5_000_000
 """A listener hears of a change within this span, in a window without faults."""
 INVARIANTS_US = 2_000_000
 """How often the invariants of every member are looked at."""
+ONE_WAY = "a member is heard in one direction only for longer than it may stay on a list"
 CHANGES_PER_REPLICA = 2
 """Row changes per configured replica after the last change of the list (L4)."""
 
@@ -84,7 +86,7 @@ class LeavesWithNothing(Checker):
             if other is host or not member_of(other).ctx.is_master:
                 continue
             member = member_of(other)
-            if member.migrations.is_fetching:
+            if member.migrations.is_fetching or not is_everywhere_active(self.world):
                 continue
             for pid, row in enumerate(member.migrations.table.rows):
                 if host.info.id in row and member.ctx.data_members():
@@ -115,12 +117,12 @@ class NoPingPong(Checker):
     def row(self, host: Host, pid: PartitionId, before: Row, after: Row, version: int) -> None:
         """T."""
         world = self.world
-        if not member_of(host).ctx.is_master or world.nemesis.active:
+        if world.nemesis.active or any(one.is_leaving for one in world.up_hosts()):
             self._changes.clear()
-            return
-        count = self._changes[host.name] = self._changes.get(host.name, 0) + 1
-        if count == self._limit and not any(one.is_leaving for one in world.up_hosts()):
-            self.fail(f"{count} row changes and no end", host.name)
+        elif member_of(host).ctx.is_master:
+            count = self._changes[host.name] = self._changes.get(host.name, 0) + 1
+            if count == self._limit:
+                self.fail(f"{count} row changes and no end", host.name)
 
 
 class OneWayEnds(Checker):
@@ -129,23 +131,30 @@ class OneWayEnds(Checker):
     rule = "L5"
     sentence = "a member that is heard in one direction only ends outside the view"
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._waiting: list[tuple[int, Host, int]] = []
+        """Since when a process is heard in one direction only."""
+
     def one_way(self, host: Host, span_us: int) -> None:
         """T."""
-        settings = self.world.plan.settings
-        bound_us = (
-            settings.heartbeat_timeout_us
-            + 3 * settings.heartbeat_interval_us
-            + settings.claim_timeout_us
-            + 2 * settings.call_timeout_us
-        )
-        if span_us > bound_us:
-            since_us = self.world.now_us
-            self.world.scheduler.after(bound_us, self._look, host, host.incarnation, since_us)
+        if span_us > self.world.plan.one_way_bound_us:
+            self._waiting.append((self.world.now_us, host, host.incarnation))
 
-    def _look(self, host: Host, incarnation: int, since_us: int) -> None:
+    def sample(self) -> None:
+        """Look at what has lasted for long enough; another fault since then excuses it."""
         world = self.world
-        if world.last_fault_us > since_us or host.incarnation != incarnation:
-            return
+        for case in list(self._waiting):
+            since_us, host, incarnation = case
+            if world.last_fault_us > since_us or host.incarnation != incarnation:
+                self._waiting.remove(case)
+            elif world.now_us >= since_us + world.plan.one_way_bound_us:
+                self._waiting.remove(case)
+                self._look(host)
+
+    def _look(self, host: Host) -> None:
+        world = self.world
+        world.sometimes(ONE_WAY)
         for other in world.up_hosts():
             mutual = member_of(host).ctx.is_member(other.info.id)
             if other is not host and member_of(other).ctx.is_member(host.info.id) and mutual:

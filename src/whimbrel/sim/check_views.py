@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.messages import StateAnswered
-from whimbrel.core.model import MemberList
+from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.sim.host import Host
 from whimbrel.sim.watch import Checker, member_of
 from whimbrel.sim.world import World
@@ -111,25 +111,31 @@ class FreshIdentity(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._gone: dict[MemberId, int] = {}
-        self._was_in: dict[MemberId, None] = {}
+        self._gone: dict[tuple[MemberId, int], int] = {}
+        self._was_in: dict[tuple[MemberId, int], None] = {}
         """Identities that have installed a list; one that never knew of its may try again."""
 
     def view(self, host: Host, old: MemberList, new: MemberList) -> None:
         """T."""
         if self.world.plan.profile.split:
             return
-        self._was_in[host.info.id] = None
-        for member in old.ids():
-            if new.get(member) is None and member in self._was_in:
-                self._gone.setdefault(member, new.version)
-        for member in new.ids():
-            if self._gone.get(member, new.version) < new.version:
+        self._was_in[self._process(host.info)] = None
+        present = {self._process(info): info for info in new.members}
+        for process in map(self._process, old.members):
+            if process not in present and process in self._was_in:
+                self._gone.setdefault(process, new.version)
+        for process, info in present.items():
+            if self._gone.get(process, new.version) < new.version:
                 self.fail(
-                    f"{self.world.watch.name_of(member)} was removed by list "
-                    f"{self._gone[member]} and is in list {new.version}",
+                    f"{self.world.watch.name_of(info.id)} was removed by list "
+                    f"{self._gone[process]} and is in list {new.version}",
                     host.name,
                 )
+
+    def _process(self, info: MemberInfo) -> tuple[MemberId, int]:
+        """What must not come back: an identity; where processes keep theirs, one's own life."""
+        keeps = self.world.plan.profile.keeps_identity
+        return info.id, info.started_us if keeps else 0
 
 
 class NoFalseExpulsion(Checker):

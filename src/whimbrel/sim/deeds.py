@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
+    from whimbrel.sim.host import Host
     from whimbrel.sim.nemesis import FaultEvent
     from whimbrel.sim.world import World
 
 
+FOR_EVER_US = 1 << 62
+"""Longer than any run."""
 NOTICED_US = 9_000_000
 """Clients give a connection up on which nothing comes back after this span."""
 
@@ -57,6 +62,25 @@ def _flood(world: World, event: FaultEvent) -> None:
     world.workload.flood(event.value)
 
 
+def _promote(world: World, event: FaultEvent) -> None:
+    """An operator orders a member to become a data member."""
+    _order_role(world.host_named(event.names[0]), "promote")
+
+
+def _demote(world: World, event: FaultEvent) -> None:
+    """An operator orders a member to become lite; its copies are moved away first."""
+    host = world.host_named(event.names[0])
+    if host.is_up and host.joined and not host.lite:
+        host.is_draining = True
+        world.budget.shrunk(world.place_count())
+    _order_role(host, "demote")
+
+
+def _order_role(host: Host, what: str) -> None:
+    if host.is_up and host.joined:
+        host.order(what, msgspec.json.encode({"member": host.info.id}), own=True)
+
+
 def _forsake(world: World, event: FaultEvent) -> None:
     """A member is left outside for ever: 1 dead, 2 stopped, 3 deaf, 4 mute (the core goes on)."""
     host = world.host_named(event.names[0])
@@ -77,6 +101,8 @@ def _forsake(world: World, event: FaultEvent) -> None:
             world.network.cut(host.name, name)
     for client in world.clients:
         client.machine_vanished(host, NOTICED_US)
+    if event.value in (3, 4):
+        world.watch.one_way_began(host, FOR_EVER_US)
 
 
 MORE_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
@@ -88,5 +114,7 @@ MORE_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "back": _back,
     "destroy": _destroy,
     "flood": _flood,
+    "promote": _promote,
+    "demote": _demote,
     "forsake": _forsake,
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from whimbrel.sim.entropy import coin, log_uniform, pick
+from whimbrel.sim.families_operator import OPERATOR_FAMILIES, is_everywhere_active
 from whimbrel.sim.traps import TRAPS
 
 if TYPE_CHECKING:
@@ -95,6 +96,22 @@ def deaf(nemesis: Nemesis) -> None:
     span_us = _span_us(nemesis)
     _silence_all(nemesis, running, span_us)
     others = [other for other in running if other is not host]
+    pairs = [(host, other) for other in others]
+    if coin(nemesis.random, 0.5):
+        pairs = [(other, host) for other in others]
+    _cut_pairs(nemesis, pairs, span_us)
+    nemesis.world.watch.one_way_began(host, span_us)
+
+
+def one_way(nemesis: Nemesis) -> None:
+    """10: as ``deaf``, for longer than such a member may stay on the others' list (L5)."""
+    running = nemesis.running()
+    if len(running) < 2 or not nemesis.is_quiet(*running):
+        return
+    host = pick(nemesis.random, running)
+    span_us = nemesis.world.plan.one_way_bound_us + nemesis.long_us()
+    _silence_all(nemesis, running, span_us)
+    others = [other for other in nemesis.world.hosts if other is not host]
     pairs = [(host, other) for other in others]
     if coin(nemesis.random, 0.5):
         pairs = [(other, host) for other in others]
@@ -275,7 +292,7 @@ def exodus(nemesis: Nemesis) -> None:
     """62, 63, 71, 81: several leave at the same moment, the master among them; some ask twice."""
     running = nemesis.running()
     data = [host for host in running if not host.lite and nemesis.is_quiet(host)]
-    if len(data) < 2:
+    if len(data) < 2 or not is_everywhere_active(nemesis.world):
         return
     leavers = nemesis.random.sample(data, nemesis.random.randint(1, len(data) - 1))
     for host in leavers:
@@ -336,6 +353,7 @@ MORE_FAMILIES: dict[str, Callable[[Nemesis], None]] = {
         swizzle,
         halves,
         deaf,
+        one_way,
         shape,
         flap,
         reader,
@@ -356,4 +374,5 @@ MORE_FAMILIES: dict[str, Callable[[Nemesis], None]] = {
         flood,
     )
 }
+MORE_FAMILIES |= OPERATOR_FAMILIES
 """By name; the others are methods of the nemesis."""

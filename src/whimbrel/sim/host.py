@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from whimbrel.core.effects import (
     ArmTimer,
     Expelled,
@@ -69,6 +71,8 @@ class Host:
         self.name = name
         self.address = address
         self.lite = lite
+        """What the member is on its own list; before it joins, what it is started as."""
+        self.is_lite_by_configuration = lite
         self.machine = machine or name
         """Several members may run on one; they stall together, and share no replica."""
         generator = world.entropy.of(f"member-{name}")
@@ -86,6 +90,8 @@ class Host:
         """The machine is gone without a word: no refusal, no reset (power failure)."""
         self.is_paused = False
         self.is_leaving = False
+        self.is_draining = False
+        """Ordered to become lite; its copies are being moved away."""
         self.is_outside = False
         """Left outside the core for ever: no rule looks at it any more."""
         self.joined = False
@@ -113,12 +119,12 @@ class Host:
         world = self.world
         self.incarnation += 1
         self.is_up, self.is_silent, self.is_paused = True, False, False
-        self.is_leaving = self.joined = False
+        self.is_leaving = self.joined = self.is_draining = False
         self.exit_status = None
         self._flush_waits = False
-        self.info = MemberInfo(
-            MemberId(world.entropy.uuid()), self.address, self.lite, host=self.machine
-        )
+        known = self.info.id if world.plan.profile.keeps_identity else ""
+        identity = known or world.entropy.uuid()
+        self.info = MemberInfo(MemberId(identity), self.address, self.lite, host=self.machine)
         self.engine = world.make_engine(self.info, world.plan.settings, self._clock_us())
         self.info = self.engine.member.ctx.me
         if split_data is not None:
@@ -206,9 +212,9 @@ class Host:
         """Hand a stimulus to the engine, or keep it while the process is paused."""
         self._submit(self._do_handle, (stimulus,), False)
 
-    def order(self, what: str, arguments: bytes) -> None:
-        """An operator's order to the master, given through this member."""
-        self._submit(self._do_order, (what, arguments), False)
+    def order(self, what: str, arguments: bytes, *, own: bool = False) -> None:
+        """An operator's order to the master, given through this member, or to this very one."""
+        self._submit(self._do_order, (what, arguments, own), False)
 
     def frame_arrived(self, incarnation: int, sender: MemberInfo, kind: int, payload: Any) -> None:
         """A frame of a member's link came out of the network."""
@@ -297,10 +303,11 @@ class Host:
         if kind is not None:
             world.traps.springs(self, kind, after=True)
 
-    def _do_order(self, what: str, arguments: bytes) -> None:
+    def _do_order(self, what: str, arguments: bytes, own: bool) -> None:
         if self.engine is not None:
             self.world.trace.add(self.world.now_us, self.name, "order", what)
-            self.engine.ask(None, what, arguments, self._clock_us(), self.wall_ms())
+            target = self.info.id if own else None
+            self.engine.ask(target, what, arguments, self._clock_us(), self.wall_ms())
 
     def _do_frame(self, sender: MemberId, kind: int, payload: bytes) -> None:
         engine, world = self.engine, self.world
@@ -451,7 +458,10 @@ class Host:
         world.trace.mark(world.now_us, self.name, "expelled", output.reason)
         world.host_expelled(self)
         data = None if self.engine is None else self.engine.member.split_data
+        is_open = self.engine is None or self.engine.member.ctx.members.state.join_allowed
         self.end("expelled", keep_sent=True)
+        if is_open:  # where nobody new may join, only the old identity finds its seat (GCM-09)
+            self.info = msgspec.structs.replace(self.info, id=MemberId(""))
         world.break_links_to(self, notice=True)
         self.start(world.join_addresses(), data)
 

@@ -14,6 +14,7 @@ import msgspec
 
 from whimbrel.sim.entropy import coin, log_uniform, pick
 from whimbrel.sim.families import MORE_FAMILIES
+from whimbrel.sim.families_operator import insist_on_active, is_everywhere_active, unfinished
 from whimbrel.sim.host import Host
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class FaultEvent(msgspec.Struct, frozen=True):
 
     at_us: int
     verb: str
-    """crash, silent, start, pause, resume, leave, cut, heal, clog, reset, slow, upgrade, calm;
-    ``deeds``; and state, which only scenario files say: an operator wishes a cluster state."""
+    """crash, silent, start, pause, resume, leave, cut, heal, clog, reset, slow, state, upgrade,
+    calm; and those of ``deeds``."""
     names: tuple[str, ...] = ()
     value: int = 0
     """Span in microseconds (clog), factor (slow) or whatever the verb's function says."""
@@ -92,6 +93,16 @@ class Nemesis:
             if host.wall_frozen_ms is not None:
                 self.do("jump", host.name)
         self.do("calm")
+        if "states" in self.world.plan.fault_gap_us:
+            insist_on_active(self, self._round)
+
+    def is_resting(self, round_number: int) -> bool:
+        """Whether the pause that came with this round still lasts."""
+        return not self.active and round_number == self._round
+
+    def unfinished(self) -> str:
+        """What drawn faults have begun and is not over; a script ends as its author says."""
+        return unfinished(self.world) if self.script is None else ""
 
     def forsake(self) -> None:
         """Before the liveness phase: by a coin leave one member outside for ever (3.7)."""
@@ -178,6 +189,8 @@ class Nemesis:
         """Whether a data member stays when this one leaves gracefully."""
         if not host.is_up or not host.joined or host.is_paused:
             return False
+        if not host.lite and not is_everywhere_active(self.world):
+            return False  # it would go with its data, which is no graceful leave (GCM-08)
         return host.lite or host.is_leaving or self.world.data_member_count() > 1
 
     def may_return(self, host: Host) -> None:
@@ -325,7 +338,7 @@ class Nemesis:
         if not running:
             return
         host = pick(self.random, running)
-        if host.lite or self.world.data_member_count() > 1:
+        if self.may_leave(host):
             self.do("leave", host.name)
 
     def _upgrade(self) -> None:

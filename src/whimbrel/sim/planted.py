@@ -25,6 +25,7 @@ from whimbrel.core.structures.record import EntryView
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
 from whimbrel.sim.planted_more import MORE_BUGS
+from whimbrel.sim.planted_rules import RULE_BUGS
 
 
 def local_promotion(engine: Engine) -> None:
@@ -320,6 +321,7 @@ BUGS: dict[str, Bug] = {
         Bug(any_table_version, "taken at another table version", "serial-move", ("X2", "P2")),
         Bug(promoted_from_cold, "the coldest is promoted", "kill", ("D7", "P2", "X2", "D1")),
         *MORE_BUGS,
+        *RULE_BUGS,
     )
 }
 """By name."""

@@ -26,6 +26,8 @@ FAMILIES = (
 )
 """Kinds of harm. ``silent`` is a crash of the machine: no refusal, no reset. ``families`` says
 what the others are."""
+OPERATOR_FAMILIES = ("states", "roles", "upgrade")
+"""Not in ``FAMILIES``, whose draws are to stay what they were."""
 FAMILY_PROBABILITY = 0.22
 """How often a run has a family on; with so many of them most runs meet four or five."""
 
@@ -67,6 +69,10 @@ class Profile(msgspec.Struct, frozen=True):
     """Ways of the cluster that the members found."""
     step_rows_max: int = 512
     """Rows of the table in one step; every table here is smaller unless a profile says otherwise."""
+    serial_share: float = 0.0
+    """How often a cluster is founded with the ways of 4.0 instead."""
+    keeps_identity: bool = False
+    """A process that starts again is who it was, as with a data directory."""
 
 
 _CASCADE = Profile(
@@ -224,6 +230,18 @@ PROFILES: dict[str, Profile] = {
             split=True,
         ),
         Profile(
+            "oneway",
+            "members that are heard in one direction only, for long, and nothing else meanwhile",
+            ("one_way", "join"),
+            members=(3, 4, 5),
+            always_harm=True,
+            over_budget=True,
+            split=True,
+            rounds=1,
+            harm_us=60 * SECOND_US,
+            fault_gap_us=(2 * SECOND_US, 8 * SECOND_US),
+        ),
+        Profile(
             "over",
             "more kills than the backups can bear; losses must be told",
             ("crash", "silent", "join", "blackout"),
@@ -259,6 +277,36 @@ PROFILES: dict[str, Profile] = {
             partitions=(1, 3, 7, 7, 31),
             always_harm=True,
             fault_gap_us=(4 * SECOND_US, 15 * SECOND_US),
+        ),
+        Profile(
+            "states",
+            "changes of the cluster state; members die, pause and come back in each of them",
+            ("states", "crash", "pause", "join"),
+            members=(3, 4, 5),
+            partitions=(3, 7, 7, 31),
+            backups=(1, 2, 2),
+            always_harm=True,
+            keeps_identity=True,
+            operations_per_s=(20, 60),
+            harm_us=20 * SECOND_US,
+            fault_gap_us=(1 * SECOND_US, 6 * SECOND_US),
+        ),
+        Profile(
+            "roles",
+            "members become lite and data members again while others come, go and die",
+            ("roles", "crash", "leave", "join", "reset"),
+            members=(3, 4, 5),
+            partitions=(3, 7, 7, 31),
+            always_harm=True,
+            operations_per_s=(20, 60),
+            fault_gap_us=(800_000, 5 * SECOND_US),
+        ),
+        Profile(
+            "mixed",
+            "as swarm, with changes of state and of roles; half of the clusters begin at 4.0",
+            (*FAMILIES, *OPERATOR_FAMILIES),
+            machine_sizes=(1, 1, 1, 2),
+            serial_share=0.5,
         ),
         Profile(
             "clients",
@@ -344,6 +392,17 @@ class Plan(msgspec.Struct, frozen=True):
     rounds: int
 
     @property
+    def one_way_bound_us(self) -> int:
+        """How long who is heard in one direction only may stay on a list (L5)."""
+        settings = self.settings
+        return (
+            settings.heartbeat_timeout_us
+            + 3 * settings.heartbeat_interval_us
+            + settings.claim_timeout_us
+            + 2 * settings.call_timeout_us
+        )
+
+    @property
     def safe_wait_us(self) -> int:
         """How long a cluster may take to become safe once nothing harms it (L1)."""
         settings = self.settings
@@ -369,6 +428,8 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     backups = pick(generator, profile.backups)
     asynchronous = 1 if profile.is_extreme and backups < 3 and coin(generator, 0.15) else 0
     settings = _draw_settings(generator, profile, partitions, backups, asynchronous)
+    if profile.serial_share and coin(entropy.of("plan-version"), profile.serial_share):
+        settings = msgspec.structs.replace(settings, cluster_version="4.0")
     later = entropy.of("plan-later")  # so that older draws stay what they were
     if profile.is_extreme:
         turns = pick(entropy.of("plan-turns"), (settings.migration_copy_bytes_max, 2_000, 1))

@@ -177,15 +177,20 @@ class Run:
         self.phase = phase
         began_us = world.now_us
         limit_us = began_us + world.plan.safe_wait_us
-        reason = "nobody looked"
+        rule, reason = "L1", "nobody looked"
         while world.now_us < limit_us:
             if not self._advance(POLL_US):
                 return False
-            reason = unsafe_because(world) or clients_differ(world)
+            reason = unsafe_because(world)
+            rule = "L2" if "joining or leaving" in reason else "L1"
+            if not reason:
+                rule, reason = "L2", world.nemesis.unfinished()
+            if not reason:
+                rule, reason = "C2", clients_differ(world)
             if not reason:
                 break
         else:
-            self._blame(reason)
+            self._blame(rule, reason)
             return False
         self.slowest_recovery_us = max(self.slowest_recovery_us, world.now_us - began_us)
         self.safe_points += 1
@@ -193,13 +198,12 @@ class Run:
         world.watch.quiet()
         return not world.violations
 
-    def _blame(self, reason: str) -> None:
+    def _blame(self, rule: str, reason: str) -> None:
         """It took too long: which rule is broken, if convergence was possible at all (L6)."""
         world = self.world
         if not world.up_hosts():
             return  # nobody is left who could be safe
         waited_s = world.plan.safe_wait_us / SECOND_US
-        rule = "L2" if "joining or leaving" in reason else "L1"
         world.violation(rule, f"the cluster is not safe after {waited_s:.0f} s: {reason}")
 
     def _finish(self) -> None:

@@ -21,6 +21,7 @@ from whimbrel.serving.engine import Engine
 from whimbrel.sim.budget import FailureBudget
 from whimbrel.sim.deeds import MORE_VERBS
 from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.families_operator import is_everywhere_active
 from whimbrel.sim.host import Host
 from whimbrel.sim.nemesis import FaultEvent, Nemesis
 from whimbrel.sim.network import Network
@@ -147,6 +148,7 @@ class World:
             and host.joined
             and not host.lite
             and not host.is_leaving
+            and not host.is_draining
             and not self.nemesis.is_condemned(host)
         ]
 
@@ -218,7 +220,12 @@ class World:
         self.watch.after_step(host)
 
     def host_ending(self, host: Host, reason: str) -> None:
-        """A process is about to be gone."""
+        """A process is about to be gone.
+
+        Where migrations are not allowed a leaver goes with its data, as one that dies (GCM-08).
+        """
+        if reason == "left" and not host.lite and not is_everywhere_active(self):
+            self.book_loss(host)
         self.watch.host_ending(host, reason)
 
     def repeated_after_us(self, host: Host, sender: MemberInfo) -> int:
@@ -253,6 +260,8 @@ class World:
     def noted(self, host: Host, note: Note) -> None:
         """A member emitted a note."""
         self.note_counts[note.kind] = self.note_counts.get(note.kind, 0) + 1
+        if note.kind == "role_change_ended":
+            host.is_draining = False
         fields = " ".join(f"{name}={value}" for name, value in note.fields.items())
         is_news = note.level in ("warning", "error") or note.kind in SHOWN_NOTES
         record = self.trace.mark if is_news else self.trace.add
@@ -336,6 +345,7 @@ class World:
         host = self.host_named(event.names[0])
         if not host.is_up and not host.is_outside:
             self.break_links_to(host, notice=True)
+            host.lite = host.is_lite_by_configuration
             host.start(self.join_addresses())
 
     def _pause(self, event: FaultEvent) -> None:
