@@ -22,9 +22,9 @@ class FragmentHost(Protocol):
     """What the migration room needs of the data: implemented by the replication room.
 
     Calls for one migration come in this order. Source side: ``copy_bytes``, any number of times,
-    ``begin_source``, ``open_export``, then ``finalize``. Destination side: ``begin_destination``, ``ingest``..., ``finalize``.
-    ``finalize`` is also called, without a begin, for a member that merely learns of a change
-    of a row it is or was in (former backups, promotions, repairs).
+    ``begin_source``, ``open_export``, then ``finalize``. Destination side: ``begin_destination``,
+    ``ingest``..., ``finalize``. ``finalize`` is also called, without a begin, for a member that
+    merely learns of a change of a row it is or was in (former backups, promotions, repairs).
     """
 
     def copy_bytes(self, migration: MigrationInfo) -> int:

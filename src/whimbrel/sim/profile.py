@@ -68,7 +68,7 @@ class Profile(msgspec.Struct, frozen=True):
     cluster_version: str = "4.1"
     """Ways of the cluster that the members found."""
     step_rows_max: int = 512
-    """Rows of the table in one step; every table here is smaller unless a profile says otherwise."""
+    """Rows of the table in one step; most tables here are smaller."""
     serial_share: float = 0.0
     """How often a cluster is founded with the ways of 4.0 instead."""
     keeps_identity: bool = False
