@@ -306,7 +306,12 @@ BUGS: dict[str, Bug] = {
         ),
         Bug(loss_not_told, "a lost partition is not told", "over", ("D7",)),
         Bug(impatient_master, "a new master does not wait", "kill", ("M3",)),
-        Bug(writes_while_migrating, "writes while migrating", "leave", ("D1", "D3", "D6", "L1")),
+        Bug(
+            writes_while_migrating,
+            "writes while migrating",
+            "leave",
+            ("D1", "D3", "D4", "D6", "L1"),
+        ),
         Bug(committed_too_early, "the master commits first", "leave", ("P6",)),
         Bug(
             left_with_data,
