@@ -87,8 +87,9 @@ def assigning(
     yield from level_primaries(board)
     yield from level_order(board)
     yield from level_pairs(board)
-    if not any(board.fresh):
-        # Nothing has to be sent, so this is the time to make up for a plan that was dropped.
+    if not any(board.fresh) and board.is_ungrouped:
+        # Nothing has to be sent, so this is the time to make up for a plan that was dropped. Where
+        # places hold several members, uneven primaries are no sign of that and copies never end.
         yield from level_primaries(board, may_copy=True)
     return (yield from _given_out(board))
 
@@ -124,7 +125,7 @@ class _Assignment:
         """
         board = self.board
         count = len(board.members)
-        if len(set(board.group_of)) != count:
+        if not board.is_ungrouped:
             return
         empty = [pid for pid, target in enumerate(board.slots) if target.count(HOLE) == board.depth]
         if len(empty) != len(board.slots):

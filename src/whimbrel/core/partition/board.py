@@ -42,6 +42,8 @@ class Board:
         self.group_of: list[int] = [number for number, group in enumerate(staying) for _ in group]
         self.depth = max(0, min(depth, len(staying), REPLICA_SLOTS))
         self.number_of = {member: number for number, member in enumerate(self.members)}
+        self.is_ungrouped = len(staying) == len(self.members)
+        """Whether each member is a place of its own."""
         check(len(self.number_of) == len(self.members), "a member is in one group only")
         self.base: list[list[int]] = []
         self.slots: list[list[int]] = []

@@ -7,8 +7,11 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from whimbrel.core.ids import MemberId, Row
-from whimbrel.core.partition.board import Board
+from whimbrel.core.partition.board import HOLE, Board
 from whimbrel.core.partition.quotas import lowest_copy_count, replica_quotas
+
+SETS_OF_GROUPS_MAX = 8
+"""Groups of which every set is looked at for what it forces; of more only single ones."""
 
 
 class PlanSummary(msgspec.Struct, frozen=True):
@@ -64,11 +67,46 @@ def lower_bound_copies(
         leaving: As for ``assignment.assign``.
 
     Returns:
-        The greater of the holders that are missing and the replicas that members lack of an even
-        share; no plan can do with less.
+        The greatest of the holders that are missing, the replicas that members lack of an even
+        share, and what places of several members force; no plan can do with less.
     """
     board = Board(rows, groups, depth, leaving)
     if board.depth == 0:
         return 0
     quotas = replica_quotas(len(rows), board.depth, board.kept_loads, board.group_of)
-    return lowest_copy_count(board.hole_count, board.kept_loads, quotas)
+    least = lowest_copy_count(board.hole_count, board.kept_loads, quotas)
+    if board.is_ungrouped or board.has_spares:
+        return least
+    return max(least, board.hole_count + _forced_by_groups(board, quotas))
+
+
+def _forced_by_groups(board: Board, quotas: Sequence[int]) -> int:
+    """Copies besides those into holes: what groups lack and the holes cannot give them.
+
+    A copy to a group fills a hole only in a row in which the group has no holder, and a row has
+    only as many such copies as holes; any other copy takes the place of a holder that could stay.
+    That is true of each set of groups together, so the worst set counts.
+    """
+    groups = max(board.group_of) + 1
+    lacking = [0] * groups
+    for member, quota in enumerate(quotas):
+        lacking[board.group_of[member]] += max(0, quota - board.kept_loads[member])
+    sorts: dict[tuple[int, int], int] = {}
+    for target in board.slots:
+        holes = target.count(HOLE)
+        if holes:
+            present = sum(1 << board.group_of[member] for member in target if member >= 0)
+            sorts[present, holes] = sorts.get((present, holes), 0) + 1
+    every = (
+        range(1, 1 << groups) if groups <= SETS_OF_GROUPS_MAX else (1 << n for n in range(groups))
+    )
+    worst = 0
+    for chosen in every:
+        wanted = sum(count for group, count in enumerate(lacking) if chosen >> group & 1)
+        if wanted > worst:
+            offered = sum(
+                count * min(holes, (chosen & ~present).bit_count())
+                for (present, holes), count in sorts.items()
+            )
+            worst = max(worst, wanted - offered)
+    return worst

@@ -19,6 +19,13 @@ ROWS_SEEN_MAX = 512
 ROWS_PASSED_MAX = 8 * ROWS_SEEN_MAX
 """Rows of a member that are passed at all for one link of a chain."""
 
+ROWS_FOR_ROLES_MAX = 1_000_000
+"""Rows that are walked over to list the exchanges that level primaries; members without a list
+then exchange nothing. Bounds the time of a plan with many members."""
+
+COSTS = (-1, 0, 1)
+"""Copies that it may cost when a member takes another's slot."""
+
 PAIRED_MEMBERS_MAX = 6
 """Members of a cluster in which pairs are levelled after all."""
 
@@ -32,9 +39,12 @@ ROWS_LOOKED = 512
 """Rows that are looked at in one piece of the work, about 1 us each."""
 CHAINS_TRIED = 8
 """Primaries that are handed on in one piece where that is easy. Each search for a pair of rows to
-exchange looks at thousands, so it is a piece of its own."""
+exchange lists places in pieces of its own."""
 RINGS_TRIED = 512
 """Rings of exchanges that are compared in one piece, about 2 us each."""
+
+_Places = dict[int, list[int]]
+"""Partitions by what an exchange of places there costs."""
 
 Link = tuple[int, int, int]
 """A partition, the member that gives there, the member that takes."""
@@ -93,47 +103,36 @@ def _links(
     only_fresh = only_free and not board.has_spares
     for other in range(len(board.members)):
         if other not in settled:
-            cost, pid = _cheapest_place(board, giver, other, (False, True), fresh_only=only_fresh)
+            cost, pid = _cheapest_place(board, giver, other, fresh_only=only_fresh)
             if pid >= 0 and (cost <= 0 or not only_free):
                 yield (cost <= 0, pid, other)
 
 
-def _cheapest_place(
-    board: Board,
-    giver: int,
-    taker: int,
-    roles: Sequence[bool],
-    enough: int = 0,
-    *,
-    fresh_only: bool = False,
-) -> tuple[int, int]:
-    """A row in which it costs few copies when a member takes another's slot.
+def _cheapest_place(board: Board, giver: int, taker: int, *, fresh_only: bool) -> tuple[int, int]:
+    """A row in which it costs few copies when a member takes another's slot, backups first.
 
     Args:
         board: The rows.
         giver: The member that stands there.
         taker: The member that shall.
-        roles: Whether the giver is primary there; the first one is preferred.
-        enough: A cost with which the search may end.
         fresh_only: Look only at rows that the giver would have to be sent.
 
     Returns:
         The cost, -1 to 1, and the partition; -1 for the partition when there is none.
     """
     best = (2, -1)
-    for as_primary in roles:
-        for pids in (
-            (board.fresh[giver],) if fresh_only else (board.fresh[giver], board.held[giver])
-        ):
-            found = _cheapest_of(board, pids, giver, taker, as_primary, enough)
+    lists = (board.fresh[giver],) if fresh_only else (board.fresh[giver], board.held[giver])
+    for as_primary in (False, True):
+        for pids in lists:
+            found = _cheapest_of(board, pids, giver, taker, as_primary)
             best = min(best, found, key=lambda place: place[0])
-            if best[0] <= enough:
+            if best[0] <= 0:
                 return best
     return best
 
 
 def _cheapest_of(
-    board: Board, pids: Iterable[int], giver: int, taker: int, as_primary: bool, enough: int
+    board: Board, pids: Iterable[int], giver: int, taker: int, as_primary: bool
 ) -> tuple[int, int]:
     """The cheapest of the first ROWS_SEEN_MAX in a role."""
     best, best_pid = 2, -1
@@ -143,7 +142,7 @@ def _cheapest_of(
         if (target[0] == giver) != as_primary or taker in target:
             continue
         seen += 1
-        if seen > ROWS_SEEN_MAX or best <= enough:
+        if seen > ROWS_SEEN_MAX or best <= 0:
             break
         cost = board.is_new(pid, taker) - board.is_new(pid, giver)
         if cost < best and board.can_hold(pid, target.index(giver), taker):
@@ -203,6 +202,10 @@ class _Roles:
         self.copies_max = copies_max
         """Further copies that an exchange may cost."""
         self.members = range(len(board.members))
+        self.rows_left = ROWS_FOR_ROLES_MAX
+        """Rows that may still be walked over to list places."""
+        self.places: dict[tuple[int, int, bool], _Places] = {}
+        """For a giver, a taker and whether the giver is primary: rows, some of them outdated."""
         self.swaps: dict[tuple[int, int], list[int]] = {}
         """For a primary and another member: rows in which that one could be primary instead."""
 
@@ -284,6 +287,7 @@ class _Roles:
         if pid >= 0:
             board.make_primary(pid, taker)
             self._note(pid)
+            self._note_places(pid)
             return True
         exchange = yield from self._exchange(giver, taker)
         if exchange is None:
@@ -292,8 +296,9 @@ class _Roles:
         slot = board.slots[second].index(taker)
         board.replace(first, 0, taker)
         board.replace(second, slot, giver)
-        self._note(first)
-        self._note(second)
+        for pid in exchange:
+            self._note(pid)
+            self._note_places(pid)
         return True
 
     def _exchange(self, giver: int, taker: int) -> Job[tuple[int, int] | None]:
@@ -301,17 +306,63 @@ class _Roles:
 
         In the first the giver is primary, in the second the taker is a backup.
         """
-        cost, first = _cheapest_place(self.board, giver, taker, (True,))
-        yield
-        if first < 0:
+        for cost in COSTS:
+            first = yield from self._place(giver, taker, True, cost)
+            if first >= 0:
+                for cost_back in COSTS:
+                    if cost + cost_back > self.copies_max:
+                        break
+                    second = yield from self._place(taker, giver, False, cost_back)
+                    if second >= 0:
+                        return (first, second)
+        return None
+
+    def _place(self, giver: int, taker: int, as_primary: bool, cost: int) -> Job[int]:
+        """A row in which a member can stand instead of another at this cost; -1 when none."""
+        key = (giver, taker, as_primary)
+        places = self.places.get(key)
+        if places is None:
+            places = yield from self._find_places(giver, taker, as_primary)
+            if places is None:
+                return -1
+            self.places[key] = places
+        pids = places[cost]
+        while pids:
+            if self._fits(pids[-1], giver, taker, as_primary):
+                return pids[-1]
+            pids.pop()
+        return -1
+
+    def _find_places(self, giver: int, taker: int, as_primary: bool) -> Job[_Places | None]:
+        """All such rows by cost; None when enough rows have been walked over."""
+        board = self.board
+        if self.rows_left <= 0:
             return None
-        cost_back, second = _cheapest_place(self.board, taker, giver, (False,), -cost)
-        if second < 0:
-            return None
-        yield
-        if cost + cost_back > 0 and cost > -1:
-            cost, first = _cheapest_place(self.board, giver, taker, (True,), -cost_back)
-        return (first, second) if cost + cost_back <= self.copies_max else None
+        self.rows_left -= len(board.held[giver])
+        places: _Places = {cost: [] for cost in COSTS}
+        for number, pid in enumerate(board.held[giver], 1):
+            if self._fits(pid, giver, taker, as_primary):
+                places[board.is_new(pid, taker) - board.is_new(pid, giver)].append(pid)
+            if not number % ROWS_LOOKED:
+                yield
+        return places
+
+    def _fits(self, pid: int, giver: int, taker: int, as_primary: bool) -> bool:
+        """Whether a member stands in a row in that role and another could instead."""
+        target = self.board.slots[pid]
+        if (target[0] == giver) != as_primary or giver not in target or taker in target:
+            return False
+        return self.board.can_hold(pid, target.index(giver), taker)
+
+    def _note_places(self, pid: int) -> None:
+        """A row has changed: what it offers now goes to the lists that were made before."""
+        board = self.board
+        for slot, giver in enumerate(board.slots[pid]):
+            for taker in self.members:
+                places = self.places.get((giver, taker, slot == 0))
+                if places is not None and self._fits(pid, giver, taker, slot == 0):
+                    cost = board.is_new(pid, taker) - board.is_new(pid, giver)
+                    places[cost].append(pid)
 
 
 # -- pairs --------------------------------------------------------------------------------
