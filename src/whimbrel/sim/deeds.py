@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from whimbrel.sim.nemesis import FaultEvent
     from whimbrel.sim.world import World
@@ -79,6 +81,20 @@ def _forsake(world: World, event: FaultEvent) -> None:
         client.machine_vanished(host, NOTICED_US)
 
 
+def _withhold(world: World, event: FaultEvent) -> None:
+    """The news are slow: control messages reach a member a span later; data frames flow."""
+    world.moments.withhold(world.host_named(event.names[0]), event.value)
+
+
+def _role(world: World, event: FaultEvent) -> None:
+    """An operator orders a member to become lite, or to hold data again."""
+    host = world.host_named(event.names[0])
+    if host.is_up and host.joined:
+        if event.verb == "demote" and not host.lite:
+            world.budget.shrunk(world.place_count() - 1)
+        host.order_self(event.verb, msgspec.json.encode({"member": host.info.id}))
+
+
 MORE_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "narrow": _narrow,
     "double": _double,
@@ -89,4 +105,7 @@ MORE_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "destroy": _destroy,
     "flood": _flood,
     "forsake": _forsake,
+    "withhold": _withhold,
+    "promote": _role,
+    "demote": _role,
 }

@@ -22,6 +22,7 @@ from whimbrel.sim.budget import FailureBudget
 from whimbrel.sim.deeds import MORE_VERBS
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.host import Host
+from whimbrel.sim.moments import Moments
 from whimbrel.sim.nemesis import FaultEvent, Nemesis
 from whimbrel.sim.network import Network
 from whimbrel.sim.profile import Plan
@@ -33,6 +34,8 @@ from whimbrel.sim.watch import Watch
 from whimbrel.sim.workload import Operation, Workload
 
 FIRST_PORT = 5701
+SENIORITY = ("master", "second", "third", "fourth")
+"""Names in a scenario file for whoever has that place in the master's list."""
 VIOLATIONS_MAX = 20
 """A run ends at its first violation; a single event may find several."""
 HALF_OPEN_US = 9_000_000
@@ -101,6 +104,7 @@ class World:
         ]
         self.nemesis = Nemesis(self)
         self.traps = Traps(self)
+        self.moments = Moments(self)
         self.workload = Workload(self, plan)
         self.watch = Watch(self)
 
@@ -121,10 +125,24 @@ class World:
         Raises:
             UsageError: There is none.
         """
-        host = self._by_name.get(name)
+        host = self._by_name.get(name) or self.place_of(name)
         if host is None:
             raise UsageError(f"there is no member {name!r} in this run")
         return host
+
+    def place_of(self, name: str) -> Host | None:
+        """The place of that name, or of who is ``master``, ``second``, ``third`` in its list now.
+
+        None when there is no such place, or nobody rules.
+        """
+        if name in self._by_name or name not in SENIORITY:
+            return self._by_name.get(name)
+        for host in self.up_hosts():
+            if host.engine is not None and host.engine.member.ctx.is_master and host.joined:
+                members = host.engine.member.ctx.members.ids()
+                rank = SENIORITY.index(name)
+                return self.watch.host_of(members[rank]) if rank < len(members) else None
+        return None
 
     def addresses(self) -> list[Address]:
         """Every address where a member may listen."""
@@ -314,6 +332,11 @@ class World:
         act = _VERBS.get(event.verb) or MORE_VERBS.get(event.verb)
         if act is None:
             raise UsageError(f"no fault is called {event.verb!r}")
+        if any(name in SENIORITY for name in event.names):
+            names = tuple(
+                self.host_named(name).name if name in SENIORITY else name for name in event.names
+            )
+            event = msgspec.structs.replace(event, names=names)
         detail = " ".join(event.names) + (f" {event.value}" if event.value else "")
         self.trace.mark(self.now_us, "--", event.verb, detail)
         self.fault_counts[event.verb] = self.fault_counts.get(event.verb, 0) + 1
