@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from whimbrel.sim.scenario import Scenario, parse_scenario
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 SEEDS_TRIED = 15
+SITUATIONS = Path(__file__).parents[2] / "docs" / "scenario-gaps.txt"
+BUG = r"[1-9]\d?[a-c]?"
+SITUATION = r"UP-\d(?:\.\d+)+"
 GUARDED = [path for path in FILES if parse_scenario(path.read_text()).guard]
 
 
@@ -71,4 +75,48 @@ def test_a_guard_must_be_known() -> None:
 
 def test_there_are_scenarios() -> None:
     """Goal: the folder is not forgotten. Method: count."""
-    assert len(FILES) >= 25
+    assert len(FILES) >= 70
+
+
+def header_of(path: Path) -> str:
+    """The comment at the top of a file, as one line."""
+    lines = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
+    return " ".join(lines)
+
+
+def bugs_in(header: str) -> set[str]:
+    """The numbers of the bugs that a header names."""
+    runs = re.findall(rf"\bbugs? ({BUG}(?:(?:, | and ){BUG})*)", header)
+    return {number for run in runs for number in re.findall(BUG, run)}
+
+
+def situations_in(header: str) -> set[str]:
+    """The ids of the situations that a header names, those of ``A to B`` included."""
+    found = set(re.findall(SITUATION, header))
+    for first, last in re.findall(rf"({SITUATION}) to ({SITUATION})", header):
+        section, _, low = first.rpartition(".")
+        found |= {f"{section}.{number}" for number in range(int(low), int(last.split(".")[-1]))}
+    return found
+
+
+def test_every_bug_and_situation_has_a_file_or_a_reason() -> None:
+    """Goal: no upstream bug and no upstream situation is forgotten (issue 4). Method: the lists of
+    ``docs/scenario-gaps.txt`` against the headers of the files and its table of gaps.
+    """
+    _, bugs, situations, gaps = re.split(r"^## .*$", SITUATIONS.read_text(), flags=re.MULTILINE)
+    headers = [header_of(path) for path in FILES]
+    reasons = [line.split("|")[1] for line in gaps.splitlines() if line.startswith("| ")]
+    wanted_bugs = set(re.findall(BUG, bugs))
+    wanted_ids = set(re.findall(SITUATION, situations))
+    named_bugs = set().union(*map(bugs_in, headers))
+    named_ids = set().union(*map(situations_in, headers))
+    excused_bugs = {
+        number for reason in reasons for number in re.findall(BUG, re.sub(SITUATION, "", reason))
+    }
+    excused_ids = set().union(*map(situations_in, reasons))
+    assert len(wanted_bugs) > 40 and len(wanted_ids) > 70
+    assert sorted(wanted_bugs - named_bugs - excused_bugs) == []
+    assert sorted(wanted_ids - named_ids - excused_ids) == []
+    assert sorted((named_ids | excused_ids) - wanted_ids) == []
+    assert sorted((named_bugs | excused_bugs) - wanted_bugs) == []
+    assert sorted(named_ids & excused_ids) == []

@@ -52,3 +52,7 @@ class Bug:
 def replace(owner: object, name: str, method: Callable[..., Any]) -> None:
     """Give one object another method; its class stays as it is."""
     vars(owner)[name] = method
+
+
+def nothing(*_: Any) -> None:
+    """Stand in for a method that is switched off."""

@@ -312,7 +312,8 @@ class ExpiryHolds(Checker):
             if operation.invoked_us > write.completed_us + life_us + slack_us:
                 self.fail(f"{operation!r} saw what {write!r} wrote for {write.life_ms} ms")
         elif (
-            operation.completed_us < write.invoked_us + life_us - slack_us
+            operation.invoked_us > write.completed_us  # else it may have come before the write
+            and operation.completed_us < write.invoked_us + life_us - slack_us
             and world.data_is_promised()
             and (world.is_calm_since(write.invoked_us) or world.reads_are_fresh())
         ):

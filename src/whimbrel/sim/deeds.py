@@ -78,7 +78,7 @@ def _demote(world: World, event: FaultEvent) -> None:
 
 def _order_role(host: Host, what: str) -> None:
     if host.is_up and host.joined:
-        host.order(what, msgspec.json.encode({"member": host.info.id}), own=True)
+        host.order_self(what, msgspec.json.encode({"member": host.info.id}))
 
 
 def _forsake(world: World, event: FaultEvent) -> None:
@@ -105,6 +105,11 @@ def _forsake(world: World, event: FaultEvent) -> None:
         world.watch.one_way_began(host, FOR_EVER_US)
 
 
+def _withhold(world: World, event: FaultEvent) -> None:
+    """The news are slow: control messages reach a member a span later; data frames flow."""
+    world.moments.withhold(world.host_named(event.names[0]), event.value)
+
+
 MORE_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "narrow": _narrow,
     "double": _double,
@@ -117,4 +122,5 @@ MORE_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "promote": _promote,
     "demote": _demote,
     "forsake": _forsake,
+    "withhold": _withhold,
 }

@@ -25,13 +25,10 @@ from whimbrel.core.migration.keeper import Role
 from whimbrel.core.model import MemberList, Verdict
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.serving.engine import Engine
-from whimbrel.sim.bug import Bug, replace
+from whimbrel.sim.bug import Bug, nothing, replace
+from whimbrel.sim.guards_more import MORE_GUARDS
 from whimbrel.sim.planted import BUGS
 from whimbrel.sim.stores import store_of
-
-
-def nothing(*_: Any) -> None:
-    """Stand in for a method that is switched off."""
 
 
 def promoted_with_data(engine: Engine) -> None:
@@ -298,5 +295,5 @@ _OWN = (
     Bug(departure_fails_commit, "a departed destination is committed", "move", ("P9", "X2", "D6")),
 )
 
-GUARDS: dict[str, Bug] = {**BUGS, **{bug.name: bug for bug in _OWN}}
+GUARDS: dict[str, Bug] = {**BUGS, **{bug.name: bug for bug in (*_OWN, *MORE_GUARDS)}}
 """By the name that a scenario file gives: what is switched off, or put in."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +26,7 @@ from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import LeaveWanted, Received, Started, Stimulus, TimerFired
-from whimbrel.errors import InvariantViolation
+from whimbrel.errors import InvariantViolation, ProtocolError
 from whimbrel.serving.engine import Engine
 from whimbrel.serving.outputs import (
     Answered,
@@ -36,6 +37,7 @@ from whimbrel.serving.outputs import (
     ToPeer,
 )
 from whimbrel.sim.links import LINGER_US, AddressLinks, PeerLink
+from whimbrel.sim.moments import GETS, HAS, Event
 from whimbrel.sim.network import Pipe
 from whimbrel.wire import links as wire_links
 
@@ -71,8 +73,8 @@ class Host:
         self.name = name
         self.address = address
         self.lite = lite
-        """What the member is on its own list; before it joins, what it is started as."""
-        self.is_lite_by_configuration = lite
+        self.starts_lite = lite
+        """What a process here is configured as; ``lite`` is what the member is on its own list."""
         self.machine = machine or name
         """Several members may run on one; they stall together, and share no replica."""
         generator = world.entropy.of(f"member-{name}")
@@ -120,6 +122,7 @@ class Host:
         self.incarnation += 1
         self.is_up, self.is_silent, self.is_paused = True, False, False
         self.is_leaving = self.joined = self.is_draining = False
+        self.lite = self.starts_lite
         self.exit_status = None
         self._flush_waits = False
         known = self.info.id if world.plan.profile.keeps_identity else ""
@@ -212,9 +215,24 @@ class Host:
         """Hand a stimulus to the engine, or keep it while the process is paused."""
         self._submit(self._do_handle, (stimulus,), False)
 
-    def order(self, what: str, arguments: bytes, *, own: bool = False) -> None:
-        """An operator's order to the master, given through this member, or to this very one."""
-        self._submit(self._do_order, (what, arguments, own), False)
+    def damaged_frame(self, sender: MemberId, kind: int, payload: bytes) -> bool:
+        """Give the engine a frame that is damaged; whether it refuses it, which ends the link."""
+        engine = self.engine
+        if engine is None:
+            return False
+        try:
+            engine.peer_frame(sender, kind, payload, self._clock_us(), self.wall_ms())
+        except ProtocolError:
+            return True
+        return False
+
+    def order(self, what: str, arguments: bytes) -> None:
+        """An operator's order to the master, given through this member."""
+        self._submit(self._do_order, (what, arguments), False)
+
+    def order_self(self, what: str, arguments: bytes) -> None:
+        """An operator's order to this very member."""
+        self._submit(self._do_order, (what, arguments, self.info.id), False)
 
     def frame_arrived(self, incarnation: int, sender: MemberInfo, kind: int, payload: Any) -> None:
         """A frame of a member's link came out of the network."""
@@ -298,16 +316,28 @@ class Host:
         kind = type(stimulus.message) if isinstance(stimulus, Received) else None
         if kind is not None and world.traps.springs(self, kind, after=False):
             return
+        event = None if world.moments.is_idle else self._event_of(stimulus)
+        if event is not None and world.moments.stops(event, GETS):
+            return
         world.before_stimulus(self, stimulus)
         engine.handle(stimulus, self._clock_us(), self.wall_ms())
-        if kind is not None:
-            world.traps.springs(self, kind, after=True)
+        if kind is not None and world.traps.springs(self, kind, after=True):
+            return
+        if event is not None:
+            world.moments.stops(event, HAS)
 
-    def _do_order(self, what: str, arguments: bytes, own: bool) -> None:
+    def _event_of(self, stimulus: Stimulus) -> Event | None:
+        """A message as moments know it; None for other stimuli."""
+        if not isinstance(stimulus, Received):
+            return None
+        again = partial(self._submit, self._do_handle, (stimulus,), False)
+        name = type(stimulus.message).__name__
+        return Event(self, name, stimulus.sender, stimulus.message, again)
+
+    def _do_order(self, what: str, arguments: bytes, to: MemberId | None = None) -> None:
         if self.engine is not None:
             self.world.trace.add(self.world.now_us, self.name, "order", what)
-            target = self.info.id if own else None
-            self.engine.ask(target, what, arguments, self._clock_us(), self.wall_ms())
+            self.engine.ask(to, what, arguments, self._clock_us(), self.wall_ms())
 
     def _do_frame(self, sender: MemberId, kind: int, payload: bytes) -> None:
         engine, world = self.engine, self.world
@@ -317,6 +347,11 @@ class Host:
         world.trace.add(world.now_us, self.name, FRAME_NAMES[kind], f"{sender[:8]} {len(payload)}")
         if world.traps.springs(self, kind, after=False):
             return
+        if not world.moments.is_idle:
+            again = partial(self._submit, self._do_frame, (sender, kind, payload), False)
+            event = Event(self, FRAME_NAMES[kind], sender, payload, again, kind)
+            if world.moments.stops(event, GETS):
+                return
         engine.peer_frame(sender, kind, payload, self._clock_us(), self.wall_ms())
         world.traps.springs(self, kind, after=True)
 

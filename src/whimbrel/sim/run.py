@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from whimbrel.sim.bug import Bug
 from whimbrel.sim.check_more import clients_differ
 from whimbrel.sim.coverage import ERRORS
 from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.moments import Moment
 from whimbrel.sim.nemesis import FaultEvent
 from whimbrel.sim.profile import (
     HOUR_US,
@@ -269,6 +271,7 @@ def simulate(
     bug: Bug | None = None,
     script: list[FaultEvent] | None = None,
     plan: Plan | None = None,
+    moments: Sequence[Moment] = (),
 ) -> Report:
     """One run.
 
@@ -279,6 +282,7 @@ def simulate(
         bug: A planted bug, to see that it is caught.
         script: Fault events to play instead of drawn ones.
         plan: Parameters to use instead of drawn ones.
+        moments: Events of the script that wait for a message instead of a time.
 
     Returns:
         The report; its ``violations`` are empty when every rule held.
@@ -294,6 +298,7 @@ def simulate(
     world = World(plan or drawn, entropy, bug.make_engine if bug is not None else None)
     if script is not None:
         world.nemesis.script = script
+    world.moments.expect(moments)
     run = Run(world, max(world.plan.profile.quick_us, int(hours * HOUR_US)))
     run.go()
     return _report(run, world)

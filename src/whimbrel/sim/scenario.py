@@ -10,7 +10,8 @@ statement a line, ``#`` begins a comment::
     at 12.500000 crash m2
     expect safe
 
-``set`` overrides a drawn parameter, ``at`` is a fault at a simulated second, ``expect`` is
+``set`` overrides a drawn parameter, ``at`` is a fault at a simulated second, ``when`` one at a
+moment that a message names (``moments``), ``expect`` is
 ``safe`` (no rule is broken) or ``broken RULE`` (only with a planted bug, ``bug NAME``).
 ``never NOTE`` also forbids members to note that. ``guard NAME RULES`` names the protection that the
 situation calls for (``guards``): without it one of the rules, or ``never``, is broken.
@@ -27,13 +28,17 @@ from whimbrel.errors import UsageError
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.guards import GUARDS
+from whimbrel.sim.moments import Moment, parse_moment
 from whimbrel.sim.nemesis import FaultEvent
 from whimbrel.sim.planted import BUGS
 from whimbrel.sim.profile import Plan, draw_plan, profile_named
 from whimbrel.sim.run import Report, simulate
 
 SAFE = "safe"
-_PLAN_FIELDS = ("members", "hosts", "smart_clients", "single_clients", "operations_per_s", "rounds")
+_PLAN_FIELDS = (
+    *("members", "hosts", "lite_hosts", "machine_size", "smart_clients", "single_clients"),
+    *("operations_per_s", "rounds", "harm_us", "register_keys", "tick_us"),
+)
 _SETTING_FIELDS = {
     "partitions": "partition_count",
     "call_timeout_us": "call_timeout_us",
@@ -43,6 +48,12 @@ _SETTING_FIELDS = {
     "migration_timeout_us": "migration_timeout_us",
     "replication_max_parallel": "replication_max_parallel",
     "stamp_interval_us": "table_send_interval_us",
+    "sync_interval_us": "backup_sync_interval_us",
+    "completed_batch_max": "completed_batch_max",
+    "lock_lease_us": "state_lock_lease_us",
+    "leave_timeout_us": "leave_timeout_us",
+    "migration_max_parallel": "migration_max_parallel",
+    "stale_read_disabled": "stale_read_disabled",
 }
 REST_US = 1_000_000
 """With ``set rounds`` a run ends so long after its last event, or when its rounds are over."""
@@ -57,6 +68,8 @@ class Scenario(msgspec.Struct, frozen=True):
     profile: str
     overrides: dict[str, int]
     events: tuple[FaultEvent, ...]
+    moments: tuple[Moment, ...] = ()
+    """Events that wait for a message instead of a time."""
     expectation: str = SAFE
     """``safe``, or the rule that must be broken."""
     bug: str = ""
@@ -77,6 +90,7 @@ class Scenario(msgspec.Struct, frozen=True):
         lines += [f"never {note}" for note in self.never]
         lines += [f"set {name} {value}" for name, value in self.overrides.items()]
         lines += [event.text() for event in self.events]
+        lines += [moment.text() for moment in self.moments]
         lines.append(
             f"expect {self.expectation}"
             if self.expectation == SAFE
@@ -92,7 +106,7 @@ class Scenario(msgspec.Struct, frozen=True):
         """
         plan = draw_plan(Entropy(self.seed), profile_named(self.profile))
         fields = {name: value for name, value in self.overrides.items() if name in _PLAN_FIELDS}
-        settings = {
+        settings: dict[str, Any] = {
             _SETTING_FIELDS[name]: value
             for name, value in self.overrides.items()
             if name in _SETTING_FIELDS
@@ -108,9 +122,17 @@ class Scenario(msgspec.Struct, frozen=True):
                 ),
             )
         profile = plan.profile
-        if "rounds" in self.overrides and self.events:
-            last_us = max(event.at_us for event in self.events)
+        if "rounds" in self.overrides and (self.events or self.moments):
+            last_us = max(
+                *(event.at_us for event in self.events),
+                *(moment.since_us for moment in self.moments),
+                0,
+            )
             profile = msgspec.structs.replace(profile, quick_us=last_us + REST_US)
+        if "stale_read_disabled" in settings:
+            settings["stale_read_disabled"] = bool(settings["stale_read_disabled"])
+        if self.overrides.get("machine_size", 1) > 1:
+            settings["member_group"] = "host"
         return msgspec.structs.replace(
             plan,
             profile=profile,
@@ -138,7 +160,12 @@ class Scenario(msgspec.Struct, frozen=True):
 
     def _play(self, bug: Bug | None) -> Report:
         return simulate(
-            self.seed, self.profile, bug=bug, script=list(self.events), plan=self.plan()
+            self.seed,
+            self.profile,
+            bug=bug,
+            script=list(self.events),
+            plan=self.plan(),
+            moments=self.moments,
         )
 
     def is_as_expected(self, report: Report) -> bool:
@@ -169,7 +196,7 @@ def parse_scenario(text: str) -> Scenario:
                 changes = _about_the_run(words) or _about_its_end(words)
                 if "overrides" in changes:
                     changes["overrides"] = {**scenario.overrides, **changes["overrides"]}
-                for name in ("events", "never"):
+                for name in ("events", "moments", "never"):
                     if name in changes:
                         changes[name] = (*getattr(scenario, name), changes[name])
                 scenario = msgspec.structs.replace(scenario, **changes)
@@ -193,6 +220,8 @@ def _about_the_run(words: list[str]) -> dict[str, Any]:
             return {"overrides": {name: int(value)}}
         case ["at", second, verb, *rest]:
             return {"events": _event(second, verb, rest)}
+        case ["when", *_]:
+            return {"moments": parse_moment(words)}
     return {}
 
 

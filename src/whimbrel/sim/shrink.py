@@ -70,7 +70,14 @@ def shrink_run(report: Report, bug: str = "") -> Scenario:
         A scenario that breaks the rule; the whole run's events when nothing smaller does.
     """
     events: tuple[FaultEvent, ...] = report.fault_events
-    start = Scenario(report.seed, report.profile, {}, events, report.violations[0].rule, bug)
+    start = Scenario(
+        report.seed,
+        report.profile,
+        {},
+        events,
+        expectation=report.violations[0].rule,
+        bug=bug,
+    )
     shrinker = Shrinker(start)
     if not shrinker.fails(start):
         return start

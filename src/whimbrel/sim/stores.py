@@ -99,6 +99,8 @@ def unsafe_because(world: World) -> str:
     for host in hosts:
         if host.is_paused or not host.joined or host.is_leaving:
             return f"{host.name} is paused, joining or leaving"
+        if member_of(host).membership.roles.wish is not None:
+            return f"{host.name} waits to become lite, or a data member"
     ids = sorted(host.info.id for host in hosts)
     first = member_of(hosts[0])
     for host in hosts:

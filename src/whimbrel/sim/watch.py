@@ -268,9 +268,7 @@ class Watch:
                 f"v{new.version} " + " ".join(self.name_of(one) for one in new.ids()),
             )
             self.world.disturbed()
-            mine = new.get(host.info.id)
-            if mine is not None:
-                host.lite = mine.lite
+            host.lite = member.ctx.me.lite
             if not host.is_outside:
                 self._tell("view", host, old, new)
             if view_changed is not None:

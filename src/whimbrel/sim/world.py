@@ -23,6 +23,7 @@ from whimbrel.sim.deeds import MORE_VERBS
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.families_operator import is_everywhere_active
 from whimbrel.sim.host import Host
+from whimbrel.sim.moments import Moments
 from whimbrel.sim.nemesis import FaultEvent, Nemesis
 from whimbrel.sim.network import Network
 from whimbrel.sim.profile import Plan
@@ -34,6 +35,8 @@ from whimbrel.sim.watch import Watch
 from whimbrel.sim.workload import Operation, Workload
 
 FIRST_PORT = 5701
+SENIORITY = ("master", "second", "third", "fourth")
+"""Names in a scenario file for whoever has that place in the master's list."""
 VIOLATIONS_MAX = 20
 """A run ends at its first violation; a single event may find several."""
 HALF_OPEN_US = 9_000_000
@@ -102,6 +105,7 @@ class World:
         ]
         self.nemesis = Nemesis(self)
         self.traps = Traps(self)
+        self.moments = Moments(self)
         self.workload = Workload(self, plan)
         self.watch = Watch(self)
 
@@ -122,10 +126,24 @@ class World:
         Raises:
             UsageError: There is none.
         """
-        host = self._by_name.get(name)
+        host = self._by_name.get(name) or self.place_of(name)
         if host is None:
             raise UsageError(f"there is no member {name!r} in this run")
         return host
+
+    def place_of(self, name: str) -> Host | None:
+        """The place of that name, or of who is ``master``, ``second``, ``third`` in its list now.
+
+        None when there is no such place, or nobody rules.
+        """
+        if name in self._by_name or name not in SENIORITY:
+            return self._by_name.get(name)
+        for host in self.up_hosts():
+            if host.engine is not None and host.engine.member.ctx.is_master and host.joined:
+                members = host.engine.member.ctx.members.ids()
+                rank = SENIORITY.index(name)
+                return self.watch.host_of(members[rank]) if rank < len(members) else None
+        return None
 
     def addresses(self) -> list[Address]:
         """Every address where a member may listen."""
@@ -323,6 +341,11 @@ class World:
         act = _VERBS.get(event.verb) or MORE_VERBS.get(event.verb)
         if act is None:
             raise UsageError(f"no fault is called {event.verb!r}")
+        if any(name in SENIORITY for name in event.names):
+            names = tuple(
+                self.host_named(name).name if name in SENIORITY else name for name in event.names
+            )
+            event = msgspec.structs.replace(event, names=names)
         detail = " ".join(event.names) + (f" {event.value}" if event.value else "")
         self.trace.mark(self.now_us, "--", event.verb, detail)
         self.fault_counts[event.verb] = self.fault_counts.get(event.verb, 0) + 1
@@ -345,7 +368,6 @@ class World:
         host = self.host_named(event.names[0])
         if not host.is_up and not host.is_outside:
             self.break_links_to(host, notice=True)
-            host.lite = host.is_lite_by_configuration
             host.start(self.join_addresses())
 
     def _pause(self, event: FaultEvent) -> None:
