@@ -9,15 +9,16 @@ from tests.unit.migration_net import SECOND, SETTINGS, Net, Node
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
     Message,
+    PromotionRequested,
     PublicationAnswered,
     StampPublished,
     TableImage,
     TablePublished,
     TableRequested,
 )
-from whimbrel.core.migration.repair import image_of
+from whimbrel.core.migration.repair import image_of, promotion_step
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
-from whimbrel.core.partition.table import PartitionTable
+from whimbrel.core.partition.table import PartitionTable, row_from
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import InvariantViolation, ProtocolError
 
@@ -117,6 +118,44 @@ def test_a_member_keeps_what_the_last_message_says_it_must() -> None:
     assert [m.id for m in b.room.completed_migrations()] == ["m0", "m1", "m2"]
     tell(net, "b", "a", TablePublished(number + 2, NOTHING, (), False, number + 1, number))
     assert [m.id for m in b.room.completed_migrations()] == ["m2"]
+
+
+def test_a_member_keeps_no_more_than_the_master() -> None:
+    """ADL-25, inv P8: what the master's log has dropped from the middle of a publication goes,
+    oldest first, although other migrations of that publication are still to be kept.
+    """
+    net = grown("abcd", msgspec.structs.replace(SETTINGS, completed_batch_max=3))
+    b = net.nodes["b"]
+    heard, number = b.room._subscriber._heard, 10**9
+    done = [copy_of(b, pid, "x", pid) for pid in range(5)]
+    tell(net, "b", "a", TablePublished(number, NOTHING, tuple(done[:3]), False, heard, number - 1))
+    assert [m.id for m in b.room.completed_migrations()] == ["m0", "m1", "m2"]
+    later = TablePublished(number + 1, NOTHING, tuple(done[3:]), False, number, number - 1)
+    tell(net, "b", "a", later)
+    assert [m.id for m in b.room.completed_migrations()] == ["m2", "m3", "m4"]
+    # Sent again from before the first one: the order is that of the message.
+    again = TablePublished(number + 1, NOTHING, tuple(done[2:]), False, heard, number - 1)
+    tell(net, "b", "a", again)
+    assert [m.id for m in b.room.completed_migrations()] == ["m2", "m3", "m4"]
+
+
+def test_promotions_that_nobody_has_told_yet_are_bounded() -> None:
+    """ADL-25, ADL-30: a batch of promotions is kept up to ``migration_max_parallel``; the rows
+    tell the others, and a new master goes by the newest row.
+    """
+    net = grown("abcd", msgspec.structs.replace(SETTINGS, migration_max_parallel=2))
+    b = net.nodes["b"]
+    promoted, rows = [], []
+    for pid in (0, 1, 2, 3):
+        row = row_from([None, MemberId("b")])
+        step, version = promotion_step(row), b.room.table.version(P[pid])
+        assert step is not None
+        promoted.append(MigrationInfo(f"p{pid}", P[pid], step, MemberId("a"), version))
+        rows.append(RowState(P[pid], version + 2, step.apply(row)))
+    with net.step(b):
+        b.room.on_message(MemberId("a"), PromotionRequested(1, tuple(promoted), image_of(7, rows)))
+    assert [m.id for m in b.room.completed_migrations()] == ["p2", "p3"]
+    assert [b.room.table.row(P[pid])[0] for pid in (0, 1, 2, 3)] == ["b"] * 4
 
 
 def test_a_gap_is_noticed_and_told() -> None:

@@ -24,7 +24,7 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.migration.recovery import Account
-from whimbrel.core.migration.repair import image_of
+from whimbrel.core.migration.repair import image_of, promotion_step
 from whimbrel.core.migration.serial.recovery import settle_serial
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import row_from
@@ -175,6 +175,24 @@ def test_a_table_is_taken_when_ours_is_lower() -> None:
     assert tell(net, "c", "a", newer) == [LegacyTableAnswered(now + 3)]
     assert node.room.table.row(P1) == row
     assert version(node) == now + 3
+
+
+def test_promotions_that_no_table_has_told_yet_are_bounded() -> None:
+    """ADL-25, ADL-30: kept up to ``migration_max_parallel``, until a table has told them."""
+    net = Net(msgspec.structs.replace(SERIAL, migration_max_parallel=2), 1)
+    net.add("a", "b", "c")
+    net.settle()
+    node, now = net.nodes["c"], version(net.nodes["c"])
+    step = promotion_step(row_from([None, C]))
+    assert step is not None
+    promoted = tuple(
+        MigrationInfo(f"p{pid}", PartitionId(pid), step, A, now + pid) for pid in range(4)
+    )
+    rows = table_with(net, P0, row_from([C]), now + 1)
+    tell(net, "c", "a", PromotionRequested(9, promoted, rows.image))
+    assert [one.id for one in node.room.completed_migrations()] == ["p2", "p3"]
+    tell(net, "c", "a", table_with(net, P0, row_from([C]), now + 9))
+    assert node.room.completed_migrations() == []
 
 
 def test_another_table_of_our_version_is_a_divergence() -> None:

@@ -84,8 +84,8 @@ def check_migrations(member: Member) -> None:
 def check_queues(member: Member) -> None:
     """Queues are within their limits.
 
-    On top of the batch come migrations that a master has decided and not published yet, or that
-    another member committed as a destination and has not read of.
+    On top of the batch come at most ``migration_max_parallel`` migrations that this member has
+    committed as a destination and not read of yet.
     """
     settings = member.ctx.settings
     limit = settings.completed_batch_max + settings.migration_max_parallel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import cached_property
 
 import msgspec
 
@@ -63,7 +64,7 @@ class ClusterState(enum.StrEnum):
         return self in (ClusterState.ACTIVE, ClusterState.NO_MIGRATION)
 
 
-class MemberList(msgspec.Struct, frozen=True):
+class MemberList(msgspec.Struct, frozen=True, dict=True):
     """The versioned member list, oldest first. The first member is the master (ADL, M2).
 
     What the whole cluster must agree on travels in it, so that a new master and a joiner know:
@@ -109,14 +110,21 @@ class MemberList(msgspec.Struct, frozen=True):
 
     def ids(self) -> tuple[MemberId, ...]:
         """Ids in list order."""
-        return tuple(member.id for member in self.members)
+        return self._ids
 
     def get(self, member: MemberId) -> MemberInfo | None:
         """The entry of a member, None when it is not in the list."""
-        for info in self.members:
-            if info.id == member:
-                return info
-        return None
+        return self._by_id.get(member)
+
+    # Asked for with every message that arrives, so worked out once for each list.
+
+    @cached_property
+    def _ids(self) -> tuple[MemberId, ...]:
+        return tuple(member.id for member in self.members)
+
+    @cached_property
+    def _by_id(self) -> dict[MemberId, MemberInfo]:
+        return {member.id: member for member in reversed(self.members)}
 
 
 def members_left(old: MemberList, new: MemberList) -> list[MemberId]:

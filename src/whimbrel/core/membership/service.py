@@ -8,6 +8,7 @@ needs to know what follows from its findings.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -269,8 +270,10 @@ class Membership(Room):
     def _react(self) -> None:
         if self.phase is not Phase.MEMBER:
             return
-        older = self.older_than(self.ctx.id)
-        if not older:
+        ctx = self.ctx
+        # Not ``older_than``: this runs with every message, and the first one is hardly suspected.
+        older = takewhile(lambda member: member != ctx.id, ctx.members.ids())
+        if ctx.is_master:
             self._remove_suspected()
         elif all(map(self.detector.is_suspected, older)):
             self.claim.pursue()

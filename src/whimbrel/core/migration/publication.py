@@ -417,8 +417,15 @@ class Subscriber:
         self._completed.clear()
 
     def remember(self, migration: MigrationInfo) -> None:
-        """Keep a migration committed here until a publication has told it to all (ADL-30)."""
+        """Keep a migration committed here until a publication has told it to all (ADL-30).
+
+        The newest ``migration_max_parallel`` of them: a batch of promotions may have any number.
+        The rows tell a new master the same, because it goes by the newest (``recovery.settle``).
+        """
         self._completed.setdefault(migration.id, (_NOT_PUBLISHED, migration))
+        own = [key for key, (number, _) in self._completed.items() if number == _NOT_PUBLISHED]
+        for key in own[: -self._ctx.settings.migration_max_parallel]:
+            del self._completed[key]
 
     def published(self, sender: MemberId, message: TablePublished) -> None:
         """Apply a publication of the member we take for master; others change nothing (ADL-08).
@@ -456,12 +463,29 @@ class Subscriber:
         if message.whole and not message.more:
             self._completed.clear()
         for item in message.completed:
+            self._completed.pop(item.id, None)  # the order is that of the message
             self._completed[item.id] = (message.publication, item)
-        if message.floor <= self._floor:
+        if message.floor > self._floor:
+            self._floor = message.floor
+            known = [key for key, (number, _) in self._completed.items() if number <= message.floor]
+            for key in known:
+                del self._completed[key]
+        self._bound_completed()
+
+    def _bound_completed(self) -> None:
+        """Keep ``completed_batch_max`` published ones, as the master does.
+
+        Its floor speaks of whole publications, but its log drops migration by migration.
+        """
+        if len(self._completed) <= self._ctx.settings.completed_batch_max:
             return
-        self._floor = message.floor
-        known = [key for key, (number, _) in self._completed.items() if number <= message.floor]
-        for key in known:
+        told = [
+            (number, key)
+            for key, (number, _) in self._completed.items()
+            if number != _NOT_PUBLISHED
+        ]
+        told.sort(key=lambda item: item[0])
+        for _, key in told[: -self._ctx.settings.completed_batch_max]:
             del self._completed[key]
 
     def stamp_published(self, sender: MemberId, message: StampPublished) -> None:

@@ -180,6 +180,8 @@ class SerialSubscriber(Subscriber):
         super().__init__(ctx, keeper)
         self._serial = serial_keeper(keeper)
         self._recent: dict[str, MigrationInfo] = {}
+        self._told = 0
+        """Version of the last table that was taken in: it has told what is not newer."""
 
     @property
     def completed(self) -> list[MigrationInfo]:
@@ -191,8 +193,14 @@ class SerialSubscriber(Subscriber):
         self._recent.clear()
 
     def remember(self, migration: MigrationInfo) -> None:
-        """Keep a migration committed here until a table has told it to all (ADL-30)."""
+        """Keep a migration committed here until a table has told it to all (ADL-30).
+
+        The newest ``migration_max_parallel`` of them, as in the modern way.
+        """
         self._recent.setdefault(migration.id, migration)
+        own = [one.id for one in self._recent.values() if one.final_version > self._told]
+        for key in own[: -self._ctx.settings.migration_max_parallel]:
+            del self._recent[key]
 
     def table_published(self, sender: MemberId, message: LegacyTablePublished) -> None:
         """Apply a table of the member we take for master; others change nothing (ADL-08).
@@ -207,6 +215,7 @@ class SerialSubscriber(Subscriber):
         if self._serial.apply_table(message.version, rows):
             own = [one for one in self._recent.values() if one.final_version > message.version]
             self._recent = {one.id: one for one in (*message.completed, *own)}
+            self._told = message.version
         self._ctx.send(sender, LegacyTableAnswered(self._serial.version))
 
     def version_published(self, sender: MemberId, message: LegacyVersionPublished) -> None:
