@@ -114,7 +114,7 @@ class FakeNode:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # transports close in later turns of the loop
 
     def crashed(self, problem: BaseException) -> None:
         self.crashes.append(problem)

@@ -112,7 +112,7 @@ def test_a_busy_connection_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert head.startswith(b"HTTP/1.1 200")
                 length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
                 await reader.readexactly(length)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # a poller's rest between two requests
 
     asyncio.run(work())
 

@@ -118,7 +118,7 @@ def test_handshakes_and_half_messages_have_a_time_limit() -> None:
         await until(lambda: len(node.fake.received) == 3 and node.door.members, "all are served")
         conns = {data: conn for conn, data in node.fake.received.items()}
         node.fake.unfinished = [(conns[b"CP2 never"], False), (conns[b"CP2 half"], True)]
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # their silence, longer than the time limit, is the fault
         node.door._close_silent()
         for number in range(5):
             assert await ended(streams[number]), kinds[number]

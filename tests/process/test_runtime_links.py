@@ -115,7 +115,7 @@ def test_another_member_on_the_old_address_is_no_restoration() -> None:
         await until(lambda: LinkFailed(MemberId("b")) in a.fake.stimuli, "the failure")
         a.links.send(MemberId("b"), "data", wire.BACKUPS, b"secret")
         a.links.flush()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # nothing happens: the stranger is told nothing
         assert c.fake.frames == []
         assert LinkRestored(MemberId("b")) not in a.fake.stimuli
         for node in (a, b, c):
@@ -133,7 +133,7 @@ def test_silence_is_not_failure(monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.create_server(("127.0.0.1", 0)) as stopped:
             host, port = stopped.getsockname()[:2]
             a.links.want(MemberId("b"), Address(host, port))
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.4)  # nothing happens: a machine that is silent is not gone
             assert a.fake.stimuli == []
             a.links.send_to(Address(host, port), BEAT)
             await until(lambda: a.fake.stimuli, "the address given up")
@@ -173,7 +173,7 @@ def test_unwanted_links_linger_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
         await until(lambda: a.links.gauges()["links_standing"], "the link")
         a.links.unwant(MemberId("b"))
         a.links.want(MemberId("b"), address)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # nothing happens: there is no second connection
         assert a.links.gauges()["links_standing"] == 1
         a.links.unwant(MemberId("b"))
         a.links.send(MemberId("b"), "control", wire.MESSAGE, BEAT)

@@ -181,7 +181,7 @@ def test_a_short_pause_costs_nothing(start: Start) -> None:
     second = start(*flags(port_b, admin_b, port_a), *patient)
     second.ready()
     second.signal(signal.SIGSTOP)
-    time.sleep(1.5)
+    time.sleep(1.5)  # the pause is the fault
     second.signal(signal.SIGCONT)
     until(lambda: any(n["event"] == "stalled" for n in second.notes()), "the pause noticed")
     second.signal(signal.SIGTERM)

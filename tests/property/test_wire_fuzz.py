@@ -216,10 +216,17 @@ def test_noise_of_every_type(type_id: int) -> None:
     rng = random.Random(type_id)
     for _ in range(60):
         payload = bytes(rng.choice([0, 0, 1, 5, 255]) for _ in range(rng.randrange(30)))
+        data = bytes(4) + type_id.to_bytes(4, "big", signed=True) + payload
         try:
-            to_object(bytes(4) + type_id.to_bytes(4, "big", signed=True) + payload)
+            found = to_object(data)
         except SerializationError:
             continue
+        if isinstance(found, Opaque):
+            assert to_data(found)[4:] == data[4:]
+
+
+MESSAGE_BYTES_MIN = 19
+"""Header of a frame, and type, correlation id and count of an answer."""
 
 
 @EXAMPLES
@@ -233,3 +240,4 @@ def test_answers_are_split_safely_too(data: bytes) -> None:
         return
     for message in found:
         decode_everything(message)
+    assert len(found) * MESSAGE_BYTES_MIN <= len(data), "each message has bytes of its own"

@@ -38,8 +38,9 @@ def test_an_option_of_another_benchmark_is_wrong_usage(
 def test_a_benchmark_prints_one_json_document(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: the output can be read by a program. Method: the planner with one small case."""
+    """Goal: the output can be read by a program. Method: the planner with two small cases."""
     monkeypatch.setattr(planner, "CASES", ((13, 3, 2),))
+    monkeypatch.setattr(planner, "ZONES", ((31, (2, 2, 1), 2),))
     assert run(["bench", "planner"]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert document["benchmark"] == "planner"

@@ -511,6 +511,8 @@ def test_a_claimant_that_was_removed_learns_it_from_an_answer() -> None:
     net.kill(hosts[0])
     net.run_until(lambda: hosts[1].expelled is not None, 5 * SECOND)
     net.run_until(lambda: net.agreed([hosts[2]]))
+    assert hosts[2].ctx.is_master
+    assert not hosts[2].ctx.is_member(hosts[1].id)
 
 
 def test_a_member_that_never_answers_a_claim_is_dropped() -> None:

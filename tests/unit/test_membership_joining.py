@@ -84,6 +84,7 @@ def test_one_way_knowledge_is_enough() -> None:
     high = net.start(9, (1, 9))
     low = net.start(1, (1, 5))
     net.run_until(lambda: net.agreed([low, high]))
+    assert [host.ctx.is_master for host in (low, high)].count(True) == 1
 
 
 def test_joins_are_gathered_in_one_list() -> None:
@@ -215,6 +216,7 @@ def test_a_request_to_a_non_master_is_redirected() -> None:
     hosts = net.cluster(3)
     joiner = net.start(9, (3,))
     net.run_until(lambda: net.agreed([*hosts, joiner]))
+    assert hosts[0].ctx.is_master and joiner.joined
 
 
 def test_the_joiner_follows_a_new_master() -> None:
@@ -227,6 +229,7 @@ def test_the_joiner_follows_a_new_master() -> None:
     net.run(20_000)
     net.kill(hosts[0])
     net.run_until(lambda: net.agreed([*hosts[1:], joiner]))
+    assert hosts[1].ctx.is_master and joiner.joined
 
 
 def test_a_new_process_on_the_address_of_a_member_replaces_it() -> None:

@@ -363,8 +363,8 @@ def test_statistics_are_kept_per_client(client: Client) -> None:
 
 def test_ping(client: Client) -> None:
     """Goal: a ping is answered, and so is a wish that partitions be arranged."""
-    client.call("Client.ping")
-    client.call("Client.triggerPartitionAssignment")
+    assert client.call("Client.ping") == {}
+    assert client.call("Client.triggerPartitionAssignment") == {}
 
 
 # -- views and events -------------------------------------------------------------------------
