@@ -31,6 +31,8 @@ KEPT = Path(__file__).resolve().parent.parent / "build" / "soak-failures.jsonl"
 PROFILES = (
     *("swarm", "kill", "move", "leave", "pause", "network", "reset", "split", "over"),
     *("ambush", "topology", "operator", "clients"),
+    *("mixed", "states", "roles", "snares", "uneven", "nap", "oneway", "merge"),
+    *("serial", "serial-move", "upgrade"),
 )
 CASCADE = "cascade_100"
 """Run once at the beginning, because it takes about a minute of CPU."""

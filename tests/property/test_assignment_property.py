@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, Row
+from whimbrel.core.model import MigrationKind
 from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.bounds import lower_bound_copies, summary
 from whimbrel.core.partition.planner import end_row, plan_row
@@ -88,6 +89,8 @@ class History:
             assert all(member in self.ids for member in holders)
             steps = plan_row(row, wanted)
             assert end_row(row, steps) == wanted
+            # A target without inner holes needs none (sim.coverage.OUT_OF_REACH relies on it).
+            assert all(step.kind is not MigrationKind.STEP_DOWN for step in steps)
             arrivals = [s.destination for s in steps if s.destination and s.destination_current < 0]
             assert sorted(arrivals) == sorted(member for member in holders if member not in row)
         assert assign(target, self.groups(), self.depth) == target

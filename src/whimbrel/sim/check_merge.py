@@ -12,11 +12,12 @@ from typing import Any
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId
 from whimbrel.core.merging.leftovers import hottest_listed
-from whimbrel.core.merging.policies import PUT_IF_ABSENT
+from whimbrel.core.merging.policies import DISCARD, PASS_THROUGH, PUT_IF_ABSENT
 from whimbrel.core.merging.target import chunk_key
 from whimbrel.core.messages import MergeRequested
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.structures.map_store import MapStore
+from whimbrel.core.structures.record import RECORD_BYTES
 from whimbrel.sim.host import Host
 from whimbrel.sim.stores import replica_of, store_of
 from whimbrel.sim.watch import Checker, member_of
@@ -107,27 +108,28 @@ class MergesAccounted(Checker):
         self._was_known = self._is_known(host, sender, message)
 
     def step(self, host: Host) -> None:
-        """E: with PutIfAbsent what was there stays, and what was missing came."""
+        """E: what the policy keeps is there, and nothing but what was there or came along."""
         if self._seen is None or self._seen[0] is not host:
             return
         _, sender, message = self._seen
         self._seen = None
-        settings = self.world.plan.settings.map_settings(message.name)
-        if settings.merge_policy != PUT_IF_ABSENT:
-            return
+        policy = self.world.plan.settings.map_settings(message.name).merge_policy
         after = self._records(host, message)
         incoming = MapStore()
         incoming.ingest_chunk(message.chunk)
         exists = member_of(host).registry.get(MAP_KIND, message.name) is not None
         is_merged = exists and not self._was_known and self._is_known(host, sender, message)
         for key in incoming.keys_now():
-            before, now = self._before.get(key), after.get(key)
-            if key in incoming.timings:
-                continue
-            if before is not None and now != before:
-                self.fail(f"p{message.partition_id}: a merge replaced what was there", host.name)
-            elif before is None and is_merged and now != incoming.records[key]:
-                self.fail(f"p{message.partition_id}: an entry did not come along", host.name)
+            if key not in incoming.timings:
+                problem = _problem(
+                    policy,
+                    is_merged,
+                    _value(self._before.get(key)),
+                    _value(after.get(key)),
+                    _value(incoming.records[key]),
+                )
+                if problem:
+                    self.fail(f"p{message.partition_id}, {policy}: {problem}", host.name)
 
     @staticmethod
     def _is_known(host: Host, sender: MemberId, message: MergeRequested) -> bool:
@@ -139,6 +141,27 @@ class MergesAccounted(Checker):
     def _records(host: Host, message: MergeRequested) -> dict[bytes, bytes]:
         fragment = replica_of(host, message.partition_id).maps.get(message.name)
         return {} if fragment is None else store_of(fragment).records
+
+
+def _value(record: bytes | None) -> bytes | None:
+    return None if record is None else record[RECORD_BYTES:]
+
+
+def _problem(
+    policy: str, is_merged: bool, before: bytes | None, now: bytes | None, came: bytes | None
+) -> str:
+    """What a merge did to an entry and the policy does not allow; empty when it does.
+
+    Which of two values is later, or was read more often, is not known here: either may stay.
+    """
+    if policy in (PUT_IF_ABSENT, DISCARD) and before is not None and now != before:
+        return "a merge replaced what was there"
+    if policy == DISCARD and before is None and now is not None:
+        return "an entry came along"
+    if now not in (before, came):
+        return "there is a value that was on neither side"
+    must_come = policy == PASS_THROUGH or (policy != DISCARD and before is None)
+    return "an entry did not come along" if is_merged and must_come and now != came else ""
 
 
 MERGE_CHECKERS: tuple[type[Checker], ...] = (MergesAccounted,)

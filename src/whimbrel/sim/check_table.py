@@ -13,7 +13,7 @@ from whimbrel.core.messages import (
     PromotionRequested,
     TablePublished,
 )
-from whimbrel.core.model import Verdict
+from whimbrel.core.model import MemberList, Verdict
 from whimbrel.core.stimuli import Received
 from whimbrel.sim.host import Host
 from whimbrel.sim.watch import Checker, member_of
@@ -139,7 +139,8 @@ class MasterDecides(Checker):
 class CopiesKept(Checker):
     """P5: a plan never lowers the number of complete replicas below what it must end with.
 
-    What it must end with is decided when the plan is made: who stays then, and how deep.
+    What it must end with is decided when the plan is made: who stays then, and how deep. When
+    members die meanwhile, it is what those who are left can hold.
     """
 
     rule = "P5"
@@ -173,9 +174,19 @@ class CopiesKept(Checker):
         members = ctx.members
         had = sum(one is not None and members.get(one) is not None for one in before)
         has = sum(one is not None and members.get(one) is not None for one in after)
-        needed = self._needed[host.name]
-        if has < had and has < needed:
+        needed = min(self._needed[host.name], self._needed_now(host))
+        if has < had and has < needed and self._loses_data(ctx.members, pid, before, after):
             self.fail(f"p{pid} from {had} to {has} replicas, {needed} are needed", host.name)
+
+    def _loses_data(self, members: MemberList, pid: PartitionId, before: Row, after: Row) -> bool:
+        """Whether one that loses its seat has data; who came back to it may have none (GCM-09)."""
+        for member in before:
+            if member is None or member in after or members.get(member) is None:
+                continue
+            host = self.world.watch.host_of(member)
+            if host is None or member_of(host).dataplane.partitions[pid].has_data:
+                return True
+        return False
 
 
 class CommitOrder(Checker):

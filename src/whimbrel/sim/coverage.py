@@ -14,15 +14,18 @@ from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
     FragmentSent,
+    MergeRequested,
     MigrationCommitRequested,
     MigrationRequested,
     SyncSent,
     TablePublished,
 )
-from whimbrel.core.model import MemberList, MigrationKind, Verdict
+from whimbrel.core.model import ClusterState, MemberList, MigrationKind, Verdict
 from whimbrel.core.replication.fragments import Fragment
+from whimbrel.sim.check_more import ONE_WAY
 from whimbrel.sim.check_table import STALE_WRITE
 from whimbrel.sim.host import Host
+from whimbrel.sim.profile import MERGE_POLICIES
 from whimbrel.sim.sim_client import Reply
 from whimbrel.sim.stores import replica_of
 from whimbrel.sim.traps import TRAPS
@@ -45,7 +48,26 @@ STALE_PRIMARY = "a paused primary wakes after it was removed"
 FEW_BACKUPS = "a write is acknowledged with fewer backups because the cluster is small"
 OLD_WORDS = "a message of a process that is gone arrives"
 
-KINDS = tuple(f"migration {kind.value}" for kind in MigrationKind)
+EQUAL_HALVES = "equal halves are merged"
+RETURNED = "a member finds its seat again while nobody new may join"
+DIED_FROZEN = "a member dies while backups may not be promoted"
+POSTPONED = "a plan is put off because of the cluster state"
+STATE_REFUSED = "a change of the cluster state is refused"
+MASTER_CHANGING = "the master dies while the cluster state changes"
+PROMOTED = "a lite member becomes a data member"
+DEMOTED = "a data member becomes lite"
+ROLE_REFUSED = "a change of role is refused"
+UPGRADED = "a cluster goes from 4.0 to 4.1 while it is in use"
+SYNC = "a backup is made equal to its primary"
+
+STATES = tuple(
+    f"the cluster is {state.value}"
+    for state in (ClusterState.NO_MIGRATION, ClusterState.FROZEN, ClusterState.PASSIVE)
+)
+POLICIES = tuple(f"merge by {policy}" for policy in MERGE_POLICIES)
+KINDS = tuple(
+    f"migration {kind.value}" for kind in MigrationKind if kind is not MigrationKind.STEP_DOWN
+)
 ERRORS = {
     codes.OVERLOAD: "error 20: overload",
     codes.PARTITION_MIGRATING: "error 39: a partition was busy for too long",
@@ -56,7 +78,11 @@ ERRORS = {
 SITUATIONS: tuple[str, ...] = (
     *(PREPARED, CONFIRMED, DESTINATION, TWO_MASTERS, STALE_TABLE, DIRTY_PROMOTION),
     *(SHIFT_UP_BACK, GAP, LATE_SYNC, WRITTEN_AGAIN, SAME_ADDRESS, LOST),
-    *(STALE_PRIMARY, FEW_BACKUPS, STALE_WRITE, OLD_WORDS),
+    *(STALE_PRIMARY, FEW_BACKUPS, STALE_WRITE, OLD_WORDS, SYNC, ONE_WAY, EQUAL_HALVES),
+    *(RETURNED, DIED_FROZEN, POSTPONED, STATE_REFUSED, MASTER_CHANGING),
+    *(PROMOTED, DEMOTED, ROLE_REFUSED, UPGRADED),
+    *STATES,
+    *POLICIES,
     *KINDS,
     *ERRORS.values(),
     *(
@@ -67,8 +93,7 @@ SITUATIONS: tuple[str, ...] = (
 )
 """Everything that a soak must have met."""
 OUT_OF_REACH: dict[str, str] = {
-    "merge of equal halves": "the simulated workload does not judge merged data",
-    "every merge policy": "the simulated workload does not judge merged data",
+    "migration STEP_DOWN": "no target of the assignment needs one (a property test shows it)",
     "a cycle is dropped": "the assignment makes none (P10 checks it); a property test drops them",
     "torn tail": "members keep no files",
     "fsync failure": "members keep no files",
@@ -76,6 +101,16 @@ OUT_OF_REACH: dict[str, str] = {
     "disk full": "members keep no files",
 }
 """Of the list, what no run can meet, and why."""
+
+
+_NOTES = {
+    "partition.lost": LOST,
+    "migration.postponed": POSTPONED,
+    "state_change_refused": STATE_REFUSED,
+    "member_promoted": PROMOTED,
+    "member_demoted": DEMOTED,
+}
+"""Notes that say by themselves what has come about."""
 
 
 class Sightings(Checker):
@@ -88,6 +123,7 @@ class Sightings(Checker):
         FragmentSent,
         MigrationCommitRequested,
         SyncSent,
+        MergeRequested,
     )
 
     def saw(self, name: str) -> None:
@@ -98,7 +134,12 @@ class Sightings(Checker):
         """E."""
         if reason != "crash":
             return
-        migrations = member_of(host).migrations
+        member = member_of(host)
+        if not member.ctx.members.state.promotion_allowed:
+            self.saw(DIED_FROZEN)
+        if member.membership.states._transaction is not None:
+            self.saw(MASTER_CHANGING)
+        migrations = member.migrations
         for migration in migrations.running_migrations():
             destination = self.world.watch.host_of(migration.step.destination)
             self.saw(CONFIRMED if self._has_committed(destination, migration) else PREPARED)
@@ -119,6 +160,12 @@ class Sightings(Checker):
 
     def view(self, host: Host, old: MemberList, new: MemberList) -> None:
         """T."""
+        if new.get(host.info.id) is not None and new.is_missing(host.info.id):
+            self.saw(RETURNED)
+        if new.state is not old.state and f"the cluster is {new.state.value}" in STATES:
+            self.saw(f"the cluster is {new.state.value}")
+        if old.members and old.cluster_version != new.cluster_version:
+            self.saw(UPGRADED)
         if new.master == host.info.id:
             for other in self.world.up_hosts():
                 if other is not host and member_of(other).ctx.is_master:
@@ -137,7 +184,13 @@ class Sightings(Checker):
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E."""
         table = member_of(host).migrations.table
+        if isinstance(message, MergeRequested):
+            policy = self.world.plan.settings.map_settings(message.name).merge_policy
+            self.saw(f"merge by {policy}")
+            return
         if isinstance(message, SyncSent):
+            if message.last:
+                self.saw(SYNC)
             if table.rows[message.partition_id][0] != sender:
                 self.saw(LATE_SYNC)
             return
@@ -176,8 +229,12 @@ class Sightings(Checker):
 
     def note(self, host: Host, note: Note) -> None:
         """E."""
-        if note.kind == "partition.lost":
-            self.saw(LOST)
+        if note.kind in _NOTES:
+            self.saw(_NOTES[note.kind])
+        elif note.kind == "role_change_ended" and note.fields["problem"]:
+            self.saw(ROLE_REFUSED)
+        elif note.kind == "expelled":
+            self._look_at_halves(host)
         elif note.kind == "was_paused":
             mine = host.info.id
             if member_of(host).migrations.table.primary_count(mine) and not any(
@@ -186,6 +243,17 @@ class Sightings(Checker):
                 if other is not host
             ):
                 self.saw(STALE_PRIMARY)
+
+    def _look_at_halves(self, host: Host) -> None:
+        """A master yields: is the part that goes on as big as its own?"""
+        member = member_of(host)
+        if not member.membership.is_split or not member.ctx.is_master:
+            return
+        for other in self.world.up_hosts():
+            ctx = member_of(other).ctx
+            is_apart = ctx.is_master and not ctx.is_member(host.info.id)
+            if is_apart and len(ctx.data_members()) == len(member.ctx.data_members()):
+                self.saw(EQUAL_HALVES)
 
     def operation(self, operation: Operation, reply: Reply) -> None:
         """H."""

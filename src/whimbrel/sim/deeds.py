@@ -35,6 +35,11 @@ def _ambush(world: World, event: FaultEvent) -> None:
         world.traps.set(host, event.value)
 
 
+def _snare(world: World, event: FaultEvent) -> None:
+    """Everybody who runs gets the same trap."""
+    world.traps.set_everywhere([host for host in world.up_hosts() if host.joined], event.value)
+
+
 def _freeze(world: World, event: FaultEvent) -> None:
     world.host_named(event.names[0]).wall_frozen_ms = world.host_named(event.names[0]).wall_ms()
     world.clocks_jumped()
@@ -114,6 +119,7 @@ MORE_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "narrow": _narrow,
     "double": _double,
     "ambush": _ambush,
+    "snare": _snare,
     "freeze": _freeze,
     "jump": _jump,
     "back": _back,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from whimbrel.sim.entropy import coin, log_uniform, pick
+from whimbrel.sim.families_aimed import AIMED_FAMILIES
 from whimbrel.sim.families_operator import OPERATOR_FAMILIES, is_everywhere_active
 from whimbrel.sim.traps import TRAPS
 
@@ -374,5 +375,5 @@ MORE_FAMILIES: dict[str, Callable[[Nemesis], None]] = {
         flood,
     )
 }
-MORE_FAMILIES |= OPERATOR_FAMILIES
+MORE_FAMILIES |= AIMED_FAMILIES | OPERATOR_FAMILIES
 """By name; the others are methods of the nemesis."""

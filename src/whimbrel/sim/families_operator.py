@@ -23,11 +23,19 @@ RESTRICTED = (ClusterState.NO_MIGRATION, ClusterState.FROZEN, ClusterState.PASSI
 
 
 def states(nemesis: Nemesis) -> None:
-    """77: the cluster is told to stand still in some way, and after a while to go on."""
+    """77: the cluster is told to stand still in some way, and after a while to go on.
+
+    By a coin a member dies meanwhile and comes back before the end, to the seats that are kept.
+    """
     state = pick(nemesis.random, RESTRICTED)
     nemesis.do("state", state.value)
-    span_us = log_uniform(nemesis.random, 100_000, 10_000_000)
+    span_us = log_uniform(nemesis.random, 400_000, 10_000_000)
     nemesis.later(span_us, "state", ClusterState.ACTIVE.value)
+    running = [host for host in nemesis.running() if nemesis.is_quiet(host)]
+    if running and coin(nemesis.random, 0.6):
+        host = pick(nemesis.random, running)
+        nemesis.later(span_us // 2, "crash", host.name)
+        nemesis.later(span_us * 3 // 4, "start", host.name)
 
 
 def roles(nemesis: Nemesis) -> None:

@@ -1,4 +1,4 @@
-"""Bugs put in on purpose for one rule each: C2, L4, L5, M2, P3, P10, R2, R3.
+"""Bugs put in on purpose for one rule each: C2, L4, L5, M2, O1, P3, P10, R2, R3.
 
 A rule that other rules always outrun is a rule that nobody has seen working. Each bug here must be
 reported by the very rule it was made for. See ``planted``, which lists them with its own.
@@ -13,9 +13,9 @@ from whimbrel.core.messages import ReplicaVersions
 from whimbrel.core.model import MemberList
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.engine import Engine
-from whimbrel.serving.session import Request
+from whimbrel.serving.session import Origin, Request
 from whimbrel.sim.bug import Bug, replace
-from whimbrel.wire.frames import parse_message
+from whimbrel.wire.frames import RawMessage, parse_message
 
 PERMITS_MANY = 1_000
 """More syncs at once than any run could begin."""
@@ -162,6 +162,23 @@ def permits_without_limit(engine: Engine) -> None:
     replace(anti_entropy, "role_taken", doubt)
 
 
+def passive_takes_writes(engine: Engine) -> None:
+    """Writes are taken in PASSIVE as in any other state."""
+    server = engine.server
+    dispatch = server.dispatch
+
+    def take(origin: Origin, message: RawMessage, hops: int = 0) -> None:
+        server.is_passive = False
+        dispatch(origin, message, hops)
+
+    replace(server, "dispatch", take)
+
+
+def anybody_may_join(engine: Engine) -> None:
+    """Newcomers are admitted whatever the cluster state says."""
+    replace(engine.member.membership.joining, "_may_join", lambda _joiner: True)
+
+
 RULE_BUGS: tuple[Bug, ...] = (
     Bug(lists_not_told, "clients keep an old list", "kill", ("C2",)),
     Bug(backup_takes_writes, "a backup takes writes", "kill", ("P3",)),
@@ -171,4 +188,6 @@ RULE_BUGS: tuple[Bug, ...] = (
     Bug(former_master_kept, "two masters on one list", "pause", ("M2",)),
     Bug(anybody_tells_versions, "anybody tells versions", "kill", ("R2",)),
     Bug(permits_without_limit, "permits have no limit", "ambush", ("R3",)),
+    Bug(passive_takes_writes, "writes in PASSIVE", "states", ("O1",)),
+    Bug(anybody_may_join, "joins while frozen", "mixed", ("O1",)),
 )

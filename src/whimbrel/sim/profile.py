@@ -32,6 +32,7 @@ FAMILY_PROBABILITY = 0.22
 """How often a run has a family on; with so many of them most runs meet four or five."""
 
 
+MERGE_POLICIES = ("PutIfAbsent", "LatestUpdate", "HigherHits", "Discard", "PassThrough")
 OPERATIONS = ("put", "set", "get", "remove", "delete", "put_if_absent", "replace")
 LATER_OPERATIONS = ("mortal", "keys")
 """Of the workload: ``mortal`` writes entries with a time to live, ``keys`` asks for a whole map."""
@@ -71,6 +72,8 @@ class Profile(msgspec.Struct, frozen=True):
     """Rows of the table in one step; most tables here are smaller."""
     serial_share: float = 0.0
     """How often a cluster is founded with the ways of 4.0 instead."""
+    merge_policies: tuple[str, ...] = ("PutIfAbsent",)
+    """Of the maps, one a run."""
     keeps_identity: bool = False
     """A process that starts again is who it was, as with a data directory."""
 
@@ -310,6 +313,59 @@ PROFILES: dict[str, Profile] = {
             serial_share=0.5,
         ),
         Profile(
+            "snares",
+            "everybody has the same trap, one kind after the other; more die than backups can bear",
+            ("snares", "crash", "leave", "join"),
+            members=(4, 5, 6),
+            partitions=(3, 7, 31),
+            backups=(1, 2, 2),
+            is_extreme=False,
+            always_harm=True,
+            over_budget=True,
+            operations_per_s=(20, 50),
+            rounds=3,
+            fault_gap_us=(300_000, 1 * SECOND_US),
+        ),
+        Profile(
+            "uneven",
+            "members die while backups differ, some of them before the difference is made good",
+            ("uneven", "join"),
+            members=(4, 5, 6),
+            partitions=(3, 7, 7),
+            backups=(2, 2, 3),
+            always_harm=True,
+            operations_per_s=(80, 200),
+            rounds=4,
+            harm_us=8 * SECOND_US,
+            fault_gap_us=(1 * SECOND_US, 3 * SECOND_US),
+        ),
+        Profile(
+            "nap",
+            "members sleep for longer than the time-out while writes wait for them",
+            ("nap", "join"),
+            members=(3, 4, 5),
+            partitions=(3, 7, 31),
+            backups=(1, 2, 2),
+            always_harm=True,
+            operations_per_s=(40, 120),
+            harm_us=20 * SECOND_US,
+            fault_gap_us=(1 * SECOND_US, 4 * SECOND_US),
+        ),
+        Profile(
+            "merge",
+            "halves that go on alone for long and are merged by one of the policies",
+            ("halves", "cut", "join"),
+            members=(2, 4, 4, 5, 6),
+            partitions=(3, 7, 31),
+            backups=(0, 1, 1, 2),
+            always_harm=True,
+            over_budget=True,
+            split=True,
+            merge_policies=MERGE_POLICIES,
+            harm_us=30 * SECOND_US,
+            fault_gap_us=(2 * SECOND_US, 8 * SECOND_US),
+        ),
+        Profile(
             "clients",
             "clients cut from some members, clients that do not read, wall clocks that jump",
             ("reader", "apart", "clock", "flood", "reset", "grey", "leave", "join"),
@@ -440,6 +496,10 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     backups = pick(generator, profile.backups)
     asynchronous = 1 if profile.is_extreme and backups < 3 and coin(generator, 0.15) else 0
     settings = _draw_settings(generator, profile, partitions, backups, asynchronous)
+    if len(profile.merge_policies) > 1:
+        policy = pick(entropy.of("plan-merge"), profile.merge_policies)
+        maps = tuple(msgspec.structs.replace(one, merge_policy=policy) for one in settings.maps)
+        settings = msgspec.structs.replace(settings, maps=maps)
     if profile.serial_share and coin(entropy.of("plan-version"), profile.serial_share):
         settings = msgspec.structs.replace(settings, cluster_version="4.0")
     later = entropy.of("plan-later")  # so that older draws stay what they were

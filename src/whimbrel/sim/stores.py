@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.core.settings import CoreSettings
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import RECORD_BYTES
 from whimbrel.sim.watch import member_of
@@ -72,7 +73,7 @@ def copy_wait_us(world: World) -> int:
         1, settings.migration_chunk_bytes_max // (ENTRY_BYTES + world.plan.value_bytes_max)
     )
     parallel = min(settings.migration_max_parallel, settings.replication_max_parallel)
-    if settings.migration_copy_bytes_max < settings.migration_chunk_bytes_max:
+    if settings.migration_copy_bytes_max < CoreSettings().migration_copy_bytes_max:
         parallel = 1
     in_a_row = max(max(entries), sum(entries) // parallel)
     depth = 1 + world.plan.backup_count + world.plan.async_backup_count

@@ -66,6 +66,13 @@ class Traps:
     def __init__(self, world: World) -> None:
         self._world = world
         self._set: dict[str, tuple[type[Message] | int, bool, int]] = {}
+        self._is_shared = False
+        self.code = 0
+        """Of the trap that everybody has; 0 before there was one."""
+        self.turns = 0
+        """How often that one was set again since it is this kind."""
+        self.has_sprung = False
+        """Whether somebody died in the one that was set last."""
 
     def set(self, host: Host, code: int) -> None:
         """Set a trap.
@@ -76,6 +83,13 @@ class Traps:
         """
         place, is_after = divmod((code - 1) % (2 * len(TRAPS)), 2)
         self._set[host.name] = (TRAPS[place], bool(is_after), host.incarnation)
+
+    def set_everywhere(self, hosts: list[Host], code: int) -> None:
+        """Set the same trap for all of them; it springs once, the others are taken away then."""
+        self.clear()
+        self._is_shared, self.has_sprung = True, False
+        for host in hosts:
+            self.set(host, code)
 
     def springs(self, host: Host, what: type[Message] | int, *, after: bool) -> bool:
         """Whether the member dies now; called before and after it handles something.
@@ -88,6 +102,9 @@ class Traps:
         if trap is None or trap != (what, after, host.incarnation):
             return False
         del self._set[host.name]
+        self.has_sprung = True
+        if self._is_shared:
+            self.clear()
         world = self._world
         if world.nemesis.script is None and not world.nemesis.may_lose(host):
             return False
@@ -104,3 +121,4 @@ class Traps:
     def clear(self) -> None:
         """Take all traps away."""
         self._set.clear()
+        self._is_shared = False
