@@ -242,6 +242,9 @@ class TablePublished(Message, frozen=True):
     of this master; the receiver answers with it. ``after`` is the publication that the receiver
     was sent before this one, so that it notices a lost one; finished migrations of
     publications up to ``floor`` need not be kept: everybody has them, or gets whole rows (ADL-25).
+
+    A large table comes in parts, one publication each: the first is ``whole``, each further one is
+    ``after`` the one before, and all but the last have ``more`` and are not answered.
     """
 
     publication: int
@@ -250,6 +253,7 @@ class TablePublished(Message, frozen=True):
     whole: bool
     after: int = 0
     floor: int = 0
+    more: bool = False
 
 
 class PublicationAnswered(Message, frozen=True):
@@ -279,12 +283,18 @@ class StateRequested(Message, frozen=True):
 
 
 class StateAnswered(Message, frozen=True):
-    """Everything the new master needs from one member."""
+    """Everything the new master needs from one member.
+
+    A large table comes in parts, numbered from 0; all but the last have ``more``, and the last one
+    brings the migrations.
+    """
 
     round: int
     image: TableImage
     completed: tuple[MigrationInfo, ...]
     active: tuple[MigrationInfo, ...]
+    part: int = 0
+    more: bool = False
 
 
 # -- partition table, before cluster version 4.1 --------------------------------------------

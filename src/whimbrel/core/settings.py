@@ -65,6 +65,9 @@ class CoreSettings(msgspec.Struct, frozen=True):
     migration_chunk_bytes_max: int = 262_144
     migration_fragments_enabled: bool = True
     stale_read_disabled: bool = False
+    step_rows_max: int = 64
+    """Rows of the table that one step changes, plans or tells, so that none takes longer than a few
+    milliseconds; a smaller table is dealt with in one step."""
     completed_batch_max: int = 1_000
     """Finished migrations that not every member knows; reaching it sends whole rows instead."""
     table_send_interval_us: int = 15_000_000

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
+from whimbrel.core.jobs import finish
 from whimbrel.core.messages import (
     FragmentPart,
     MigrationCommitRequested,
@@ -120,7 +121,7 @@ def joiner_told_first(engine: Engine) -> None:
 
     def at_once() -> bool:
         if not loop.repair.is_promoting:
-            loop._replace_lost()
+            finish(loop._replacing_lost())
         return not loop.repair.is_promoting
 
     replace(loop, "_is_repaired", at_once)

@@ -65,6 +65,8 @@ class Profile(msgspec.Struct, frozen=True):
     """Least and greatest mean pause between two faults of one family."""
     cluster_version: str = "4.1"
     """Ways of the cluster that the members found."""
+    step_rows_max: int = 512
+    """Rows of the table in one step; more than any table has, unless a profile says otherwise."""
 
 
 _CASCADE = Profile(
@@ -160,6 +162,20 @@ PROFILES: dict[str, Profile] = {
             slow_moves=True,
             operations_per_s=(20, 60),
             fault_gap_us=(500_000, 2 * SECOND_US),
+        ),
+        Profile(
+            "sliced",
+            "as kill, one row in a step: faults fall between the pieces of repair and planning",
+            ("crash", "join", "leave"),
+            members=(3, 4, 5),
+            partitions=(7, 31),
+            backups=(1, 1, 2),
+            is_extreme=False,
+            always_harm=True,
+            operations_per_s=(20, 60),
+            rounds=3,
+            fault_gap_us=(600_000, 2 * SECOND_US),
+            step_rows_max=1,
         ),
         Profile(
             "leave",
@@ -450,6 +466,7 @@ def _draw_settings(
         migration_chunk_bytes_max=200 if profile.slow_moves else chunk_bytes,
         migration_fragments_enabled=not extreme or coin(generator, 0.8),
         stale_read_disabled=coin(generator, 0.5),
+        step_rows_max=profile.step_rows_max,
         completed_batch_max=either(1_000, 1, 3) if partitions < 100 else 1_000,
         table_send_interval_us=either(15 * SECOND_US, 1 * SECOND_US),
         backup_sync_interval_us=either(10 * SECOND_US, 2 * SECOND_US),

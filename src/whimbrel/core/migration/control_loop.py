@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from whimbrel.core.check import check
 from whimbrel.core.context import Context
-from whimbrel.core.ids import EMPTY_ROW, REPLICA_SLOTS, MemberId, PartitionId
+from whimbrel.core.ids import EMPTY_ROW, REPLICA_SLOTS, MemberId, PartitionId, Row
+from whimbrel.core.jobs import Job, finish
 from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.mail import Mail
 from whimbrel.core.migration.member_changes import departed, forfeited, reason_of
@@ -22,17 +24,27 @@ from whimbrel.core.migration.recovery import Recovery
 from whimbrel.core.migration.repair import Repair
 from whimbrel.core.migration.telling import Teller
 from whimbrel.core.model import ClusterState, MemberList, Step
-from whimbrel.core.partition.assignment import assign
+from whimbrel.core.partition.assignment import assign, assigning
 from whimbrel.core.partition.groups import group_warnings, member_groups
 from whimbrel.core.partition.planner import plan_row
 from whimbrel.core.partition.table import filled_count
 
 RETRY_TIMER = "migration.retry"
 STAMP_TIMER = "migration.stamp"
+SLICE_TIMER = "migration.slice"
+"""Fires at once while there is more to do than one step may."""
+ROWS_PLANNED = 64
+"""Rows that change and are planned in one piece, about 20 us each."""
+ROWS_LOOKED = 4_096
+"""Rows that are compared with their targets in one piece."""
 FAILED_PLANS_NOTED = 5
 """After this many failed plans in a row, and each further time, the cause is told loudly."""
 DEPTH_DEFAULT = 2
 """Replicas per row before anybody has said: a primary and one backup."""
+
+
+_THE_END = object()
+"""Stands for the end of a job."""
 
 
 class ControlLoop:
@@ -76,6 +88,11 @@ class ControlLoop:
         self.depth = DEPTH_DEFAULT
         self._due: str | None = None
         self._planning = False
+        self._job: Job[None] | None = None
+        """The stage under way at a large table, in pieces; while it lasts nobody changes the table,
+        and whatever calls for another run drops it."""
+        self._has_replaced = False
+        """Whether this run has given lost partitions new primaries."""
         self._repaired_us: int | None = None
         """When the rows of this run were repaired; None before."""
         self._process: Process | None = None
@@ -102,7 +119,8 @@ class ControlLoop:
         self.in_charge = False
         self._due = None
         self._planning = False
-        for timer in (RETRY_TIMER, STAMP_TIMER, DISPATCH_TIMER):
+        self._job = None
+        for timer in (RETRY_TIMER, STAMP_TIMER, DISPATCH_TIMER, SLICE_TIMER):
             self._ctx.disarm(timer)
         self.recovery.stop()
         self.repair.stop()
@@ -119,6 +137,7 @@ class ControlLoop:
         gone = departed(old, new)
         self.recovery.members_changed(gone)
         if self.recovery.running:
+            self._job = None
             return
         self.repair.note_departed(forfeited(old, new))
         self.publisher.members_changed(gone)
@@ -145,6 +164,7 @@ class ControlLoop:
         self._ctx.disarm(RETRY_TIMER)
         self._due = self._due or reason
         self._planning = False
+        self._job = None
         self.execution.drop_rest()
         busy = self.execution.flights or self.repair.is_promoting
         if self._keeper.table.initialised and busy and self._ctx.state.promotion_allowed:
@@ -178,7 +198,11 @@ class ControlLoop:
         if self.recovery.running:
             if self.recovery.waiting_for():
                 return
-            self._finish_recovery()
+            if self._job is None:
+                self._begin(self._finishing_recovery())
+            if self.recovery.running:
+                self._go_on_soon()
+                return
         self.publisher.flush()
         if self._planning:
             self.execution.advance()
@@ -187,14 +211,47 @@ class ControlLoop:
         if not self.execution.flights and not self.repair.is_promoting:
             if self._due is not None and self._may_repair():
                 self._repair()
-            if self._process is not None and not self._planning and self._is_repaired():
+            is_next = self._process is not None and not self._planning and self._job is None
+            if is_next and self._is_repaired():
                 self._plan()
         self.publisher.flush()
         self._let_leave()
+        self._go_on_soon()
 
-    def _finish_recovery(self) -> None:
+    # -- pieces ---------------------------------------------------------------------------
+
+    def _begin(self, job: Job[None]) -> None:
+        """Do a stage: at once when the table is small, else piece by piece."""
+        if self._is_large:
+            self._job = job
+        else:
+            finish(job)
+
+    @property
+    def _is_large(self) -> bool:
+        return self._keeper.table.partition_count > self._ctx.settings.step_rows_max
+
+    def _go_on_soon(self) -> None:
+        """Have the next turn go on with what this step has left."""
+        more = self._job is not None or self.publisher.has_parts_left or self.repair.has_rows_left
+        if more and not self._ctx.is_armed(SLICE_TIMER):
+            self._ctx.arm(SLICE_TIMER, 0)
+
+    def slice_due(self) -> None:
+        """Do the next piece of one thing: repair first, because writes wait for it."""
+        job = self._job
+        if self.repair.has_rows_left:
+            self.repair.go_on(self.execution.flights)
+        elif self.publisher.has_parts_left:
+            self.publisher.go_on()
+        elif job is not None and next(job, _THE_END) is _THE_END and self._job is job:
+            self._job = None
+
+    # -- stages ---------------------------------------------------------------------------
+
+    def _finishing_recovery(self) -> Job[None]:
         """Everybody has answered: decide, publish, and only then go on (ADL-14)."""
-        settlement = self.recovery.finish(self._subscriber.completed)
+        settlement = yield from self.recovery.finishing(self._subscriber.completed)
         # Who came back to its seats (GCM-09) knows that it has no data, and gets them back.
         missing = self._ctx.members.is_missing
         self.repair.note_without_data(
@@ -221,6 +278,7 @@ class ControlLoop:
         """Stage one of a run: first arrangement, or the repair of the rows."""
         reason, self._due = self._due or "", None
         self._repaired_us = None
+        self._has_replaced = False
         self._planned_leaving = self._ctx.leaving
         self._told_to_leave.clear()
         if self._process is None:
@@ -239,7 +297,10 @@ class ControlLoop:
         if self.repair.is_promoting:
             return False
         if self._repaired_us is None:
-            self._replace_lost()
+            if not self._has_replaced:
+                self._begin(self._replacing_lost())
+                if self._job is not None:
+                    return False
             self.publisher.flush()
             self._repaired_us = self._ctx.now_us
         if self._ctx.now_us - self._repaired_us >= self._ctx.settings.call_timeout_us:
@@ -247,15 +308,16 @@ class ControlLoop:
         data_members = dict.fromkeys(member.id for member in self._ctx.data_members())
         return not any(member in data_members for member in self.publisher.unacknowledged)
 
-    def _replace_lost(self) -> None:
+    def _replacing_lost(self) -> Job[None]:
         """Give partitions without any replica a new, empty primary (ADL-05)."""
         lost = self.repair.lost_partitions() if self._keeper.table.initialised else []
         if lost and self._groups():
-            targets = self._targets()
+            targets = yield from self._aims()
             primaries = {pid: targets[pid][0] for pid in lost}
-            self.repair.replace_lost(
+            yield from self.repair.replacing_lost(
                 {pid: member for pid, member in primaries.items() if member is not None}
             )
+        self._has_replaced = True
 
     def _plan(self) -> None:
         """Stage two: repartition, cancel cycles, decide kinds and order, queue (ADL-49)."""
@@ -263,13 +325,16 @@ class ControlLoop:
         if process is None or not self._keeper.table.initialised or not self._groups():
             self._close_process()
             return
+        self._begin(self._planning_of(process))
+
+    def _planning_of(self, process: Process) -> Job[None]:
         plan: list[tuple[PartitionId, tuple[Step, ...]]] = []
-        for pid, target in enumerate(self._targets()):
-            row = self._keeper.table.rows[pid]
-            if row != target and row[0] is not None:
-                steps = plan_row(row, target)
-                if steps:
-                    plan.append((PartitionId(pid), steps))
+        for number, (pid, row, target) in enumerate((yield from self._differences()), 1):
+            steps = plan_row(row, target)
+            if steps:
+                plan.append((pid, steps))
+            if not number % ROWS_PLANNED:
+                yield
         if not plan:
             self.postponed = ""
             self._plan_succeeded()
@@ -278,13 +343,27 @@ class ControlLoop:
             self._put_off(process.reason)
             return
         self.postponed = ""
-        self._planning = True
+        yield from self.execution.loading(plan)
         self.execution.load(plan, process)
+        self._planning = True
         self._ctx.note("migration.planned", steps=process.planned, reason=process.reason)
         self.publisher.flush()
         self.execution.advance()
         if self.execution.is_idle or (self.execution.failure and not self.execution.flights):
             self._end_plan()
+
+    def _differences(self) -> Job[list[tuple[PartitionId, Row, Row]]]:
+        """The rows with a primary that are to change, and what is wanted instead."""
+        found: list[tuple[PartitionId, Row, Row]] = []
+        targets, rows = (yield from self._aims()), self._keeper.table.rows
+        for start in range(0, len(rows), ROWS_LOOKED):
+            found += [
+                (PartitionId(pid), rows[pid], targets[pid])
+                for pid in range(start, min(start + ROWS_LOOKED, len(rows)))
+                if rows[pid] != targets[pid] and rows[pid][0] is not None
+            ]
+            yield
+        return found
 
     def _put_off(self, reason: str) -> None:
         """The state forbids what was planned; it is made up for when it allows it (GCM-13).
@@ -308,11 +387,23 @@ class ControlLoop:
         settings = self._ctx.settings
         return member_groups(members, settings.member_group, settings.member_group_patterns)
 
-    def _targets(self) -> list[tuple[MemberId | None, ...]]:
+    def _targets(self) -> list[Row]:
         """The rows that repartitioning wants."""
         return assign(
             self._keeper.table.rows, self._groups(), self.replica_depth, self._ctx.leaving
         )
+
+    def _aims(self) -> Job[list[Row]]:
+        """The same, in pieces when the table is large."""
+        table = self._keeper.table
+        if not self._is_large:
+            return self._targets()
+        changes = table.change_count
+        targets = yield from assigning(
+            table.rows, self._groups(), self.replica_depth, self._ctx.leaving
+        )
+        check(table.change_count == changes, "no row changes while a plan is made")
+        return targets
 
     @property
     def replica_depth(self) -> int:
@@ -387,12 +478,9 @@ class ControlLoop:
 
     def _is_uneven(self) -> bool:
         """Whether members differ by more than one primary, as after a plan that was dropped."""
-        groups = self._groups()
-        counts = {member: 0 for group in groups for member in group}
-        for row in self._keeper.table.rows:
-            if row[0] in counts:
-                counts[row[0]] += 1
-        return bool(counts) and max(counts.values()) - min(counts.values()) > 1
+        count_of = self._keeper.table.primary_count
+        counts = [count_of(member) for group in self._groups() for member in group]
+        return bool(counts) and max(counts) - min(counts) > 1
 
     # -- leaving --------------------------------------------------------------------------
 

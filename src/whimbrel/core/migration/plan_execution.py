@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId
+from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
     MigrationCommitAnswered,
     MigrationCommitRequested,
@@ -126,14 +127,17 @@ class PlanExecution:
 
     # -- the plan -------------------------------------------------------------------------
 
+    def loading(self, plan: Sequence[tuple[PartitionId, Sequence[Step]]]) -> Job[None]:
+        """Queue a plan's steps; ``load`` must follow."""
+        return self.queue.loading(plan, self.late)
+
     def load(self, plan: Sequence[tuple[PartitionId, Sequence[Step]]], process: Process) -> None:
-        """Take a plan; its steps are counted in ``process``."""
+        """Take over a plan whose steps are queued; they are counted in ``process``."""
         self.failure = ""
         self._process = process
         process.planned += sum(len(steps) for _, steps in plan)
         copied = (step.destination is not None for _, steps in plan for step in steps)
         process.told = self.teller.begin(sum(copied))
-        self.queue.load(plan, self.late)
 
     def drop_rest(self) -> None:
         """Start nothing more of this plan; what runs goes on to its verdict (PIM-28)."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from whimbrel.core.check import check
 from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.jobs import Job, finish
 from whimbrel.core.model import MigrationKind, Step
 
 Pair = tuple[MemberId, MemberId]
@@ -30,6 +31,8 @@ Rank = tuple[int, int, int, PartitionId]
 """Failed before, refilling or not, turn, partition id; the smallest starts first."""
 Order = tuple[int, int, int, int, int, PartitionId]
 """A rank with the load of the pair's links before the turn."""
+QUEUES_FILLED = 512
+"""Partitions whose steps are taken in one piece of loading, about 3 us each."""
 TURNS = 1 << 32
 """The turns of one sort of steps lie evenly between 0 and this."""
 
@@ -74,7 +77,15 @@ class PlanQueue:
         plan: Sequence[tuple[PartitionId, Sequence[Step]]],
         late: Collection[PartitionId | MemberId] = (),
     ) -> None:
-        """Take a plan; nothing may wait any more.
+        """Take a plan at once; see ``loading``."""
+        finish(self.loading(plan, late))
+
+    def loading(
+        self,
+        plan: Sequence[tuple[PartitionId, Sequence[Step]]],
+        late: Collection[PartitionId | MemberId] = (),
+    ) -> Job[None]:
+        """Take a plan; nothing may wait any more, and nothing be taken before all is loaded.
 
         Args:
             plan: The steps of each partition that has some.
@@ -83,12 +94,17 @@ class PlanQueue:
         """
         check(self.waiting_count == 0, "the former plan has ended or was dropped")
         self._late = late
-        for pid, steps in plan:
+        for number, (pid, steps) in enumerate(plan, 1):
             self._queues[pid] = deque(steps)
             self.waiting_count += len(steps)
+            if not number % QUEUES_FILLED:
+                yield
         self._turns = self._mix(plan)
-        for pid in list(self._queues):
+        yield
+        for number, pid in enumerate(list(self._queues), 1):
             self._offer(pid)
+            if not number % QUEUES_FILLED:
+                yield
 
     def _mix(self, plan: Sequence[tuple[PartitionId, Sequence[Step]]]) -> dict[PartitionId, int]:
         """The turn of each partition: those with one pair and role are spread over the plan."""

@@ -33,10 +33,24 @@ class News:
     migration: MigrationInfo | None
 
 
+class Round:
+    """The sending of a large whole table, part by part, to those who were owed it together."""
+
+    __slots__ = ("members", "numbers", "part")
+
+    def __init__(self) -> None:
+        self.members: list[MemberId] = []
+        self.numbers: list[int] = []
+        """Of its parts' publications; drawn when the first one is sent, so that whatever changes
+        meanwhile is news with a higher number."""
+        self.part = 0
+        """Which part is next."""
+
+
 class Peer:
     """What the master knows about one member's table."""
 
-    __slots__ = ("acked", "owed_whole", "sent", "sent_us", "since_us", "whole_number")
+    __slots__ = ("acked", "owed_whole", "round", "sent", "sent_us", "since_us", "whole_number")
 
     def __init__(self) -> None:
         self.acked = 0
@@ -50,10 +64,15 @@ class Peer:
         self.owed_whole = True
         self.whole_number = 0
         """Publication number of an unanswered whole table, 0 when there is none."""
+        self.round: Round | None = None
+        """The round in which a whole table is being sent; its number is not known before the
+        end, and no news are sent before that."""
 
     @property
     def base(self) -> int:
         """What was acknowledged or is in a whole table on its way."""
+        if self.round is not None and self.round.numbers:
+            return max(self.acked, self.round.numbers[0])
         return max(self.acked, self.whole_number)
 
 
@@ -72,6 +91,7 @@ class Publisher:
         """Number of the newest news."""
         self._log: deque[News] = deque()
         self._staged: list[tuple[PartitionId, MigrationInfo | None]] = []
+        self._rounds: deque[Round] = deque()
         self._finished: dict[PartitionId, dict[str, MigrationInfo]] = {}
 
     # -- taking and losing charge ---------------------------------------------------------
@@ -90,6 +110,7 @@ class Publisher:
         self._log.clear()
         self._finished.clear()
         self._staged.clear()
+        self._rounds.clear()
 
     def members_changed(self, gone: Collection[MemberId]) -> None:
         """Forget members that left, owe newcomers the whole table."""
@@ -143,7 +164,7 @@ class Publisher:
         for member, peer in self.peers.items():
             if peer.owed_whole and not self._is_silent(peer):
                 self._send_whole(member, peer)
-            elif peer.sent < self.latest and not self._is_silent(peer):
+            elif peer.round is None and peer.sent < self.latest and not self._is_silent(peer):
                 self._send_news(member, peer, peer.sent, made)
 
     def _is_silent(self, peer: Peer) -> bool:
@@ -154,6 +175,9 @@ class Publisher:
         )
 
     def _send_whole(self, member: MemberId, peer: Peer) -> None:
+        if self._table.partition_count > self._ctx.settings.step_rows_max:
+            self._join_round(member, peer)
+            return
         number = self._ctx.next_number()
         peer.owed_whole = False
         peer.whole_number = number
@@ -167,6 +191,57 @@ class Publisher:
             number, image, tuple(self.completed), whole=True, after=0, floor=self._floor()
         )
         self._ctx.send(member, message)
+
+    def _join_round(self, member: MemberId, peer: Peer) -> None:
+        """Send the table to a member from the first part on, with others if one is to begin."""
+        begun = not self._rounds or self._rounds[-1].numbers
+        peer.owed_whole = False
+        peer.sent_us = self._ctx.now_us
+        if peer.since_us is None:
+            peer.since_us = self._ctx.now_us
+        if begun:
+            self._rounds.append(Round())
+        if peer.round is not self._rounds[-1]:
+            peer.round = self._rounds[-1]
+            peer.round.members.append(member)
+        peer.whole_number = _NOT_PUBLISHED
+
+    @property
+    def has_parts_left(self) -> bool:
+        """Whether ``go_on`` has something to do."""
+        return bool(self._rounds)
+
+    def go_on(self) -> None:
+        """Send the next part of a large whole table."""
+        if not self._rounds:
+            return
+        now = self._rounds[0]
+        size, count = self._ctx.settings.step_rows_max, self._table.partition_count
+        if not now.numbers:
+            now.numbers = [self._ctx.next_number() for _ in range(-(-count // size))]
+        is_last = now.part + 1 == len(now.numbers)
+        begin = now.part * size
+        pids = map(PartitionId, range(begin, min(begin + size, count)))
+        message = TablePublished(
+            now.numbers[now.part],
+            self._table.image([pid for pid in pids if pid not in self._withheld]),
+            tuple(self.completed) if is_last else (),
+            whole=now.part == 0,
+            after=now.numbers[now.part - 1] if now.part else 0,
+            floor=self._floor(),
+            more=not is_last,
+        )
+        for member in now.members:
+            peer = self.peers.get(member)
+            if peer is None or peer.round is not now:
+                continue
+            self._mark_sent(peer, message.publication)
+            if is_last:
+                peer.round, peer.whole_number = None, message.publication
+            self._ctx.send(member, message)
+        now.part += 1
+        if is_last:
+            self._rounds.popleft()
 
     def _send_news(
         self, member: MemberId, peer: Peer, after: int, made: dict[int, TablePublished]
@@ -297,6 +372,7 @@ class Publisher:
             if peer.base < lost:
                 peer.owed_whole = True
                 peer.whole_number = 0
+                peer.round = None
 
     def _trim(self) -> None:
         """Drop the news that nobody needs any more (ADL-25)."""
@@ -368,6 +444,8 @@ class Subscriber:
         self._keep(message)
         if in_step:
             self._heard = max(self._heard, message.publication)
+        if message.more:
+            return
         stamp = self._keeper.table.stamp if message.whole else 0
         self._ctx.send(sender, PublicationAnswered(message.publication, in_step, stamp))
 
@@ -375,7 +453,7 @@ class Subscriber:
         """Keep what this message carries, drop what everybody knows (ADL-25, ADL-26)."""
         if message.publication < self._heard:
             return  # a repeat that newer ones have overtaken
-        if message.whole:
+        if message.whole and not message.more:
             self._completed.clear()
         for item in message.completed:
             self._completed[item.id] = (message.publication, item)

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.jobs import Job, finish
 from whimbrel.core.messages import StateAnswered, StateRequested
 from whimbrel.core.migration.keeper import TableKeeper, step_fits
 from whimbrel.core.model import MigrationInfo, RowState, Verdict
+
+ROWS_COMPARED = 2_048
+"""Rows of an account that are compared in one piece of settling, about 1 us each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,16 @@ def settle(accounts: Sequence[Account]) -> Settlement:
     Raises:
         InvariantViolation: Two members hold different rows under one version.
     """
+    return finish(settling(accounts))
+
+
+def settling(accounts: Sequence[Account]) -> Job[Settlement]:
+    """``settle`` in pieces of a few milliseconds."""
     newest: dict[PartitionId, RowState] = {}
     for account in accounts:
-        for row in account.rows:
+        for number, row in enumerate(account.rows, 1):
+            if not number % ROWS_COMPARED:
+                yield
             best = newest.get(row.partition_id)
             if best is None or row.version > best.version:
                 newest[row.partition_id] = row
@@ -73,29 +84,39 @@ def settle(accounts: Sequence[Account]) -> Settlement:
         for migration in account.active
         if migration.id not in completed
     }
-    versions = _versions_after(newest, completed.values())
+    yield
+    in_doubt = {one.partition_id: newest.get(one.partition_id) for one in open_ones.values()}
+    versions = _versions_after(
+        {pid: row for pid, row in in_doubt.items() if row is not None}, completed.values()
+    )
     rolled_back = tuple(
         migration.with_verdict(Verdict.FAILED)
         for migration in sorted(open_ones.values(), key=_order)
         if versions.get(migration.partition_id, 0) <= migration.initial_version
     )
     finished = sorted([*completed.values(), *rolled_back], key=_order)
-    rows = tuple(newest[pid] for pid in sorted(newest))
-    return Settlement(rows, tuple(finished), rolled_back, without_data(newest, accounts))
+    rows = tuple([newest[pid] for pid in sorted(newest)])
+    yield
+    lacking = yield from without_data(newest, accounts)
+    return Settlement(rows, tuple(finished), rolled_back, lacking)
 
 
 def without_data(
     newest: dict[PartitionId, RowState], accounts: Sequence[Account]
-) -> tuple[tuple[PartitionId, MemberId], ...]:
+) -> Job[tuple[tuple[PartitionId, MemberId], ...]]:
     """Who stands in a row without having any version of it."""
     found: list[tuple[PartitionId, MemberId]] = []
+    pids = sorted(newest)
     for account in sorted(accounts, key=lambda account: account.member):
-        known = {row.partition_id: row.version for row in account.rows}
-        found.extend(
-            (pid, account.member)
-            for pid in sorted(newest)
-            if account.member in newest[pid].row and not known.get(pid)
-        )
+        known = {row.partition_id: None for row in account.rows if row.version}
+        yield
+        for start in range(0, len(pids), 2 * ROWS_COMPARED):
+            found += [
+                (pid, account.member)
+                for pid in pids[start : start + 2 * ROWS_COMPARED]
+                if account.member in newest[pid].row and pid not in known
+            ]
+            yield
     return tuple(found)
 
 
@@ -126,10 +147,25 @@ def apply_settlement(keeper: TableKeeper, settlement: Settlement) -> list[Partit
     Returns:
         Partitions whose version had to be raised without a row being known (PIM-15).
     """
-    for row in settlement.rows:
+    return finish(applying(keeper, settlement, keeper.table.partition_count))
+
+
+def applying(keeper: TableKeeper, settlement: Settlement, rows_max: int) -> Job[list[PartitionId]]:
+    """``apply_settlement`` in pieces of so many changed rows; a part of it does no harm.
+
+    Whoever settles again after a part was applied finds the same: the rows are the newest known,
+    and a migration that was rolled back here has been decided by its row's higher version.
+    """
+    changed = keeper.table.change_count
+    for number, row in enumerate(settlement.rows, 1):
         keeper.apply_row(row)
+        if keeper.table.change_count >= changed + rows_max or not number % ROWS_COMPARED:
+            changed = keeper.table.change_count
+            yield
     raised: list[PartitionId] = []
-    for migration in settlement.completed:
+    for number, migration in enumerate(settlement.completed, 1):
+        if not number % rows_max:
+            yield
         if keeper.apply_completed(migration):
             continue
         pid = migration.partition_id
@@ -147,21 +183,27 @@ class Recovery:
         self.running = False
         self._round = 0
         self._answers: dict[MemberId, Account] = {}
+        self._arriving: dict[MemberId, list[RowState]] = {}
+        """Rows of answers whose last part has not come."""
+        self._parts: dict[MemberId, int] = {}
+        """How many parts of those have come."""
         self._asked_us: dict[MemberId, int] = {}
 
     def start(self) -> None:
         """Ask everybody."""
         self.running = True
         self._round = self._ctx.next_number()
-        self._answers.clear()
-        self._asked_us.clear()
+        self._forget()
         self._ask_new()
 
     def stop(self) -> None:
         """Forget the round."""
         self.running = False
-        self._answers.clear()
-        self._asked_us.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        for table in (self._answers, self._arriving, self._parts, self._asked_us):
+            table.clear()
 
     def _ask_new(self) -> None:
         for member in self._ctx.others():
@@ -177,20 +219,33 @@ class Recovery:
         if not self.running:
             return
         for member in gone:
-            self._asked_us.pop(member, None)
-            self._answers.pop(member, None)
+            for table in (self._answers, self._arriving, self._parts, self._asked_us):
+                table.pop(member, None)
         self._ask_new()
 
     def answered(self, sender: MemberId, message: StateAnswered) -> None:
-        """Take an answer of this round.
+        """Take an answer of this round, or the next part of one.
+
+        An answer that begins again replaces what has come of it; one with a gap is asked for
+        again when the call times out.
 
         Raises:
             ProtocolError: The image breaks a rule.
         """
         if not self.running or message.round != self._round or sender not in self._asked_us:
             return
-        rows = tuple(self._keeper.table.rows_of(message.image))
-        self._answers[sender] = Account(sender, rows, message.completed, message.active)
+        rows = list(self._keeper.table.rows_of(message.image))
+        if not message.part:
+            self._arriving[sender], self._parts[sender] = [], 0
+        if message.part != self._parts.get(sender):
+            return
+        self._parts[sender] += 1
+        self._arriving[sender] += rows
+        self._asked_us[sender] = self._ctx.now_us
+        if not message.more:
+            del self._parts[sender]
+            whole = tuple(self._arriving.pop(sender))
+            self._answers[sender] = Account(sender, whole, message.completed, message.active)
 
     def waiting_for(self) -> list[MemberId]:
         """Members that have neither answered nor left."""
@@ -210,20 +265,29 @@ class Recovery:
         if self.running and member in self._asked_us and member not in self._answers:
             self._ask(member)
 
-    def finish(self, own_completed: Iterable[MigrationInfo]) -> Settlement:
-        """All have answered: decide, and bring our own table to the decision."""
-        settlement = settle(self._accounts(own_completed))
-        apply_settlement(self._keeper, settlement)
+    def finishing(self, own_completed: Iterable[MigrationInfo]) -> Job[Settlement]:
+        """All have answered: decide, and bring our own table to the decision.
+
+        Begun anew when a member has left or come before the end.
+        """
+        accounts = yield from self._accounts(own_completed)
+        settlement = yield from settling(accounts)
+        yield from applying(self._keeper, settlement, self._ctx.settings.step_rows_max)
         self.stop()
         return settlement
 
-    def _accounts(self, own_completed: Iterable[MigrationInfo]) -> list[Account]:
+    def _accounts(self, own_completed: Iterable[MigrationInfo]) -> Job[list[Account]]:
         """Everybody's account, our own first."""
         check(self.running and not self.waiting_for(), "everybody has answered or left")
         table = self._keeper.table
+        rows: list[RowState] = []
+        for pid in range(table.partition_count):
+            rows.append(table.state(PartitionId(pid)))
+            if not (pid + 1) % ROWS_COMPARED:
+                yield
         own = Account(
             self._ctx.id,
-            tuple(table.state(PartitionId(pid)) for pid in range(table.partition_count)),
+            tuple(rows),
             tuple(own_completed),
             tuple(active.migration for active in self._keeper.active.values()),
         )

@@ -7,11 +7,13 @@ member, repeated until answered or until that member has left.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
+from whimbrel.core.jobs import Job
 from whimbrel.core.messages import PromotionAnswered, PromotionRequested, TableImage
 from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.mail import Mail
@@ -49,6 +51,14 @@ def without_departed(
         member if member in allowed and member not in departed else None for member in row
     )
     return after, sum(old is not new for old, new in zip(row, after, strict=True))
+
+
+def _will_promote(row: Row, allowed: Collection[MemberId], departed: Collection[MemberId]) -> bool:
+    """Whether a row lacks its primary, and has a backup for the place, once it is repaired."""
+    first = row[0]
+    if first is not None and first in allowed and first not in departed:
+        return False
+    return any(one is not None and one in allowed and one not in departed for one in row[1:])
 
 
 def promotion_step(row: Row) -> Step | None:
@@ -105,14 +115,25 @@ class Repair:
         self.owed: dict[PartitionId, dict[MemberId, None]] = owed
         """Members to be taken out of a row although they may be on the list: they left and came
         back with the same identity, and have none of the data (M4)."""
+        self.rows_max = ctx.settings.step_rows_max
+        """Rows that are repaired in one step."""
+        self._left: deque[PartitionId] = deque()
+        """Rows of this run that may need repair and were not looked at yet."""
+        self._run: tuple[Process, Told | None] | None = None
 
     @property
     def is_promoting(self) -> bool:
-        """Whether some promotion is undecided."""
-        return bool(self.batches)
+        """Whether rows wait for their repair, or some promotion is undecided."""
+        return bool(self.batches or self._left)
+
+    @property
+    def has_rows_left(self) -> bool:
+        """Whether ``go_on`` has something to do."""
+        return bool(self._left)
 
     def stop(self) -> None:
         """Forget everything: this member is no longer master."""
+        self._drop_run()
         self.batches.clear()
         self.owed.clear()
 
@@ -120,13 +141,9 @@ class Repair:
 
     def note_departed(self, gone: Collection[MemberId]) -> None:
         """Remember which rows have lost which members, in case they come back soon."""
-        table = self._keeper.table
-        if not any(table.replica_count(member) for member in gone):
-            return
-        for pid, row in enumerate(table.rows):
-            lost = [member for member in row if member is not None and member in gone]
-            if lost:
-                self.owed.setdefault(PartitionId(pid), {}).update(dict.fromkeys(lost))
+        for member in gone:
+            for pid in self._keeper.table.partitions_of(member):
+                self.owed.setdefault(pid, {})[member] = None
 
     def note_without_data(self, found: Collection[tuple[PartitionId, MemberId]]) -> None:
         """Remember members that stand in a row and have never heard of it: they restarted."""
@@ -138,19 +155,60 @@ class Repair:
     def run(self, process: Process, busy: Collection[PartitionId]) -> None:
         """Repair all rows except those of busy partitions (a migration or promotion is on).
 
+        At most ``rows_max`` of them at once; ``go_on`` goes on.
+
         Args:
             process: Counts the promotions.
             busy: Partitions to leave alone until their verdict is known.
         """
-        table = self._keeper.table
+        self._drop_run()
         allowed = dict.fromkeys(member.id for member in self._ctx.data_members())
-        promoting = {
+        promoting = self._being_promoted()
+        pids = [pid for pid in self._suspect(allowed) if pid not in busy and pid not in promoting]
+        self._left.extend(pids)
+        rows, owed = self._keeper.table.rows, self.owed
+        promotions = (_will_promote(rows[pid], allowed, owed.get(pid, {})) for pid in pids)
+        self._run = (process, self.teller.begin(sum(promotions)))
+        self.go_on(busy)
+
+    def _suspect(self, allowed: Collection[MemberId]) -> list[PartitionId]:
+        """The rows that may need repair, ascending."""
+        table = self._keeper.table
+        found = dict.fromkeys(self.owed)
+        found.update(dict.fromkeys(table.without_primary()))
+        for member in table.holders():
+            if member not in allowed:
+                found.update(dict.fromkeys(table.partitions_of(member)))
+        return sorted(found)
+
+    def _being_promoted(self) -> dict[PartitionId, None]:
+        return {
             migration.partition_id: None
             for batch in self.batches.values()
             for migration in batch.migrations
         }
+
+    def _drop_run(self) -> None:
+        """Look at no further row of a run; to listeners it is over."""
+        if self._left and self._run is not None:
+            self.teller.end(self._run[1])
+        self._left.clear()
+        self._run = None
+
+    def go_on(self, busy: Collection[PartitionId]) -> None:
+        """Repair the next rows of the run.
+
+        Args:
+            busy: Partitions to leave alone until their verdict is known.
+        """
+        if self._run is None:
+            return
+        process, told = self._run
+        allowed = dict.fromkeys(member.id for member in self._ctx.data_members())
+        promoting = self._being_promoted()
         wanted: dict[MemberId, list[MigrationInfo]] = {}
-        for pid in map(PartitionId, range(table.partition_count)):
+        for _ in range(min(self.rows_max, len(self._left))):
+            pid = self._left.popleft()
             if pid in busy or pid in promoting:
                 continue
             row = self._empty_slots(pid, allowed)
@@ -167,7 +225,6 @@ class Repair:
             )
             wanted.setdefault(step.destination, []).append(migration)
         self._publisher.flush()  # members see the emptied slots before they are promoted
-        told = self.teller.begin(sum(map(len, wanted.values())))
         for destination, migrations in wanted.items():
             for start in range(0, len(migrations), PROMOTION_BATCH_MAX):
                 part = tuple(migrations[start : start + PROMOTION_BATCH_MAX])
@@ -187,20 +244,24 @@ class Repair:
             self._on_lost(pid, LOST_ALL)
         return row
 
-    def replace_lost(self, targets: dict[PartitionId, MemberId]) -> None:
+    def replacing_lost(self, targets: dict[PartitionId, MemberId]) -> Job[None]:
         """Give lost partitions their new, empty primaries (ADL-05): version + 1."""
         table = self._keeper.table
         told = self.teller.begin(len(targets))
-        for pid, primary in targets.items():
-            row: Row = (primary, *table.row(pid)[1:])
-            self._keeper.change(pid, row, self._keeper.current_version(pid) + 1)
-            self._publisher.stage_row(pid)
-            self.teller.replica(told, pid, ReplicaIndex(0), None, primary, True, 0)
+        try:
+            for number, (pid, primary) in enumerate(targets.items(), 1):
+                row: Row = (primary, *table.row(pid)[1:])
+                self._keeper.change(pid, row, self._keeper.current_version(pid) + 1)
+                self._publisher.stage_row(pid)
+                self.teller.replica(told, pid, ReplicaIndex(0), None, primary, True, 0)
+                if not number % self.rows_max:
+                    yield
+        finally:
+            self.teller.end(told)  # also of a run that was dropped
 
     def lost_partitions(self) -> list[PartitionId]:
         """Partitions without any replica, ascending."""
-        rows = self._keeper.table.rows
-        return [PartitionId(pid) for pid, row in enumerate(rows) if row.count(None) == len(row)]
+        return self._keeper.table.empty_partitions()
 
     # -- promotions -----------------------------------------------------------------------
 

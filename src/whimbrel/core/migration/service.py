@@ -28,7 +28,8 @@ from whimbrel.core.messages import (
     StateRequested,
     TableRequested,
 )
-from whimbrel.core.migration.control_loop import RETRY_TIMER, STAMP_TIMER
+from whimbrel.core.migration.account import ACCOUNT_TIMER, AccountTelling
+from whimbrel.core.migration.control_loop import RETRY_TIMER, SLICE_TIMER, STAMP_TIMER
 from whimbrel.core.migration.mail import Mail
 from whimbrel.core.migration.progress import Figure
 from whimbrel.core.migration.repair import LOST_ALL
@@ -96,6 +97,7 @@ class Migrations:
         self._loop = ways.loop(
             ctx, self._keeper, self._subscriber, self._mail, self._lost, self._leavers.append
         )
+        self._account = AccountTelling(ctx, self._keeper, self._subscriber)
         self._loop.execution.on_verdict = self._tell_verdict
         self._loop.repair.on_verdict = self._tell_verdict
         self._listen()
@@ -174,6 +176,10 @@ class Migrations:
             self._repeat()
         elif key == STAMP_TIMER:
             self._loop.stamp_due()
+        elif key == SLICE_TIMER:
+            self._loop.slice_due()
+        elif key == ACCOUNT_TIMER:
+            self._account.go_on()
         elif key == RETRY_TIMER:
             self._loop.retry_due()
         self._conclude()
@@ -276,10 +282,7 @@ class Migrations:
         """Tell the new master all we know (ADL-11); only the one we take for master."""
         if sender != self._ctx.master or sender == self._ctx.id:
             return
-        active = tuple(entry.migration for entry in self._keeper.active.values())
-        image = self.table.image(None if self.table.initialised else ())
-        completed = tuple(self._subscriber.completed)
-        self._ctx.send(sender, StateAnswered(message.round, image, completed, active))
+        self._account.begin(sender, message.round)
 
     # -- the end of a step ----------------------------------------------------------------
 

@@ -8,10 +8,12 @@ who backs whom, then by the order of members and partitions; nothing is shuffled
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
 from whimbrel.core.ids import MemberId, Row
+from whimbrel.core.jobs import Job, finish
 from whimbrel.core.partition.board import HOLE, Board
 from whimbrel.core.partition.levelling import (
     level_order,
@@ -26,6 +28,13 @@ LOOK_AHEAD = 16
 
 PARTNERS_SEEN_MAX = 64
 """Sorts of rows that are compared before one of them is moved."""
+
+ROWS_TAKEN = 512
+"""Rows that are taken in or given out in one piece of the work, about 1.5 us each."""
+ROWS_CHANGED = 64
+"""Rows that are filled in one piece, about 20 us each."""
+ROWS_MOVED = 16
+"""Replicas that are moved in one piece, up to 100 us each where there are many sorts of rows."""
 
 
 def assign(
@@ -51,24 +60,50 @@ def assign(
     Returns:
         One full-length row per given row. Without any member to assign to, the rows unchanged.
     """
-    board = Board(rows, groups, depth, leaving)
+    return finish(assigning(rows, groups, depth, leaving))
+
+
+def assigning(
+    rows: Sequence[Row],
+    groups: Sequence[Sequence[MemberId]],
+    depth: int,
+    leaving: Collection[MemberId] = (),
+) -> Job[list[Row]]:
+    """``assign`` in pieces of a few milliseconds; the rows must not change before it has ended."""
+    board = Board((), groups, depth, leaving)
     if board.depth == 0:
         return list(rows)
+    for start in range(0, len(rows), ROWS_TAKEN):
+        board.take_rows(rows[start : start + ROWS_TAKEN])
+        yield
     assignment = _Assignment(board)
-    assignment.arrange_fresh_rounds()
+    yield from assignment.arrange_fresh_rounds()
+    yield
     assignment.set_quotas()
-    assignment.fill_primaries()
-    assignment.fill_backups()
-    level_replicas(board, assignment.replica_quota, only_free=True)
-    assignment.move_surplus()
-    level_replicas(board, assignment.replica_quota, only_free=False)
-    level_primaries(board)
-    level_order(board)
-    level_pairs(board)
+    yield from assignment.fill_primaries()
+    yield
+    yield from assignment.fill_backups()
+    yield
+    yield from level_replicas(board, assignment.replica_quota, only_free=True)
+    yield from assignment.move_surplus()
+    yield from level_replicas(board, assignment.replica_quota, only_free=False)
+    yield from level_primaries(board)
+    yield from level_order(board)
+    yield from level_pairs(board)
     if not any(board.fresh):
         # Nothing has to be sent, so this is the time to make up for a plan that was dropped.
-        level_primaries(board, may_copy=True)
-    return [board.row(pid) for pid in range(len(rows))]
+        yield from level_primaries(board, may_copy=True)
+    return (yield from _given_out(board))
+
+
+def _given_out(board: Board) -> Job[list[Row]]:
+    """The target rows; the board ends with them, since freeing a large one at once takes long."""
+    chunks: list[list[Row]] = []
+    for start in range((len(board.slots) - 1) // ROWS_TAKEN * ROWS_TAKEN, -1, -ROWS_TAKEN):
+        chunks.append([board.row(pid) for pid in range(start, len(board.slots))])
+        del board.slots[start:], board.base[start:]
+        yield
+    return [row for chunk in reversed(chunks) for row in chunk]
 
 
 _Alike = dict[tuple[int, ...], deque[int]]
@@ -83,7 +118,7 @@ class _Assignment:
         self.replica_quota: list[int] = []
         self.primary_quota: list[int] = []
 
-    def arrange_fresh_rounds(self) -> None:
+    def arrange_fresh_rounds(self) -> Job[None]:
         """Lay empty rows out in rounds, as long as they fill whole rounds (first arrangement).
 
         In each round every member is primary once, and backup once per index; the distance from
@@ -103,6 +138,8 @@ class _Assignment:
             for slot in range(1, board.depth):
                 distance = 1 + (turn + slot - 1) % (count - 1)
                 board.put(pid, slot, (member + distance) % count)
+            if not (number + 1) % ROWS_CHANGED:
+                yield
 
     def set_quotas(self) -> None:
         """Fix how many replicas and primaries each member shall have."""
@@ -123,29 +160,33 @@ class _Assignment:
 
     # -- vacancies ------------------------------------------------------------------------
 
-    def fill_primaries(self) -> None:
+    def fill_primaries(self) -> Job[None]:
         """Give each row without a primary a member that lacks primaries."""
         board = self.board
         vacant = [pid for pid, target in enumerate(board.slots) if target[0] == HOLE]
         queue = _NeedQueue([self.primary_need(member) for member in range(len(board.members))])
-        for pid in vacant:
+        for number, pid in enumerate(vacant, 1):
             member = self._pick(queue, pid, 0)
             board.put(pid, 0, member)
             queue.lower(member)
+            if not number % ROWS_CHANGED:
+                yield
 
-    def fill_backups(self) -> None:
+    def fill_backups(self) -> Job[None]:
         """Fill the other vacancies; let new holders take over from primaries with too many."""
         board = self.board
         queue = _NeedQueue([self.replica_need(member) for member in range(len(board.members))])
-        for pid, target in enumerate(board.slots):
-            if HOLE not in target:
-                continue
+        vacant = [pid for pid, target in enumerate(board.slots) if HOLE in target]
+        for number, pid in enumerate(vacant, 1):
+            target = board.slots[pid]
             for slot in range(1, board.depth):
                 if target[slot] == HOLE:
                     member = self._pick(queue, pid, slot)
                     board.put(pid, slot, member)
                     queue.lower(member)
             self._relieve_primary(pid)
+            if not number % ROWS_CHANGED:
+                yield
 
     def _pick(self, queue: _NeedQueue, pid: int, slot: int) -> int:
         """Of the neediest members that fit in a slot, one whose pairs are rare there.
@@ -178,7 +219,7 @@ class _Assignment:
 
     # -- moves ----------------------------------------------------------------------------
 
-    def move_surplus(self) -> None:
+    def move_surplus(self) -> Job[None]:
         """Move replicas straight from members with too many to members with too few.
 
         Primaries first while both sides gain by it, then backups, then whatever is left.
@@ -187,19 +228,23 @@ class _Assignment:
         for as_primary, strict in ((True, True), (False, True), (False, False), (True, False)):
             for giver in range(len(board.members)):
                 if self.replica_need(giver) < 0:
-                    self._move_from(giver, as_primary, strict)
+                    yield from self._move_from(giver, as_primary, strict)
 
-    def _move_from(self, giver: int, as_primary: bool, strict: bool) -> None:
+    def _move_from(self, giver: int, as_primary: bool, strict: bool) -> Job[None]:
         """Move replicas of one role away from a member, until it or all others are satisfied."""
         board = self.board
         takers = [member for member in range(len(board.members)) if self.replica_need(member) > 0]
         rows: dict[int, _Alike] = {}
-        while takers and self._surplus(giver, as_primary, strict) > 0:
+        for number in itertools.count(1):
+            if not takers or self._surplus(giver, as_primary, strict) <= 0:
+                return
+            if not number % ROWS_MOVED:
+                yield
             taker = max(takers, key=lambda member: self._role_need(member, as_primary))
             if as_primary and strict and self.primary_need(taker) <= 0:
                 return
             if taker not in rows:
-                rows[taker] = self._rows_by_partner(giver, taker, as_primary)
+                rows[taker] = yield from self._rows_by_partner(giver, taker, as_primary)
             found = self._pick_row(giver, taker, rows[taker])
             if found is not None:
                 slot, pid = found
@@ -207,11 +252,13 @@ class _Assignment:
             if found is None or self.replica_need(taker) <= 0:
                 takers.remove(taker)
 
-    def _rows_by_partner(self, giver: int, taker: int, as_primary: bool) -> _Alike:
+    def _rows_by_partner(self, giver: int, taker: int, as_primary: bool) -> Job[_Alike]:
         """The rows in which one member may give a role to another, by slot and a partner there."""
         board = self.board
         alike: _Alike = {}
-        for pid in board.held[giver]:
+        for number, pid in enumerate(list(board.held[giver]), 1):
+            if not number % ROWS_TAKEN:
+                yield
             target = board.slots[pid]
             if (target[0] == giver) == as_primary:
                 slot = target.index(giver)

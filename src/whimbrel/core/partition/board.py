@@ -67,6 +67,12 @@ class Board:
         """Copies that are needed whatever happens: holders that the base rows lack."""
         self._whole: dict[Row, list[int]] = {}
         """Rows that need nothing, in numbers; empty for the others."""
+        self.take_rows(rows)
+
+    # -- building -------------------------------------------------------------------------
+
+    def take_rows(self, rows: Sequence[Row]) -> None:
+        """Take further rows in: those of the next partitions."""
         seen: dict[Row, int] = {}
         for row in rows:
             numbers = self._whole.get(row)
@@ -79,8 +85,6 @@ class Board:
                 self._add_row(row)
         for row, count in seen.items():
             self._book_whole(self._whole[row][: self.depth], count)
-
-    # -- building -------------------------------------------------------------------------
 
     def _whole_row(self, row: Row) -> list[int]:
         """The numbers of a row as deep as wanted, all of whose holders may stay; else empty."""

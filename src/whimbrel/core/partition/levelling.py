@@ -10,6 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from whimbrel.core.jobs import Job
 from whimbrel.core.partition.board import Board
 
 ROWS_SEEN_MAX = 512
@@ -27,11 +28,19 @@ PAIR_EXCHANGES_MAX = 64
 SORTS_SEEN_MAX = {2: 96, 3: 24}
 """Sorts of rows, by how many are exchanged at once, above which it is not tried."""
 
+ROWS_LOOKED = 512
+"""Rows that are looked at in one piece of the work, about 1 us each."""
+CHAINS_TRIED = 8
+"""Primaries that are handed on in one piece where that is easy. Each search for a pair of rows to
+exchange looks at thousands, so it is a piece of its own."""
+RINGS_TRIED = 512
+"""Rings of exchanges that are compared in one piece, about 2 us each."""
+
 Link = tuple[int, int, int]
 """A partition, the member that gives there, the member that takes."""
 
 
-def level_replicas(board: Board, quotas: Sequence[int], *, only_free: bool) -> None:
+def level_replicas(board: Board, quotas: Sequence[int], *, only_free: bool) -> Job[None]:
     """Move replicas along chains until every member has its quota, or no chain is left.
 
     Args:
@@ -46,6 +55,7 @@ def level_replicas(board: Board, quotas: Sequence[int], *, only_free: bool) -> N
             chain = _cheapest_chain(board, giver, takers, only_free=only_free)
             if not chain or not _pass_on(board, chain):
                 break
+            yield
 
 
 def _cheapest_chain(
@@ -164,7 +174,7 @@ def _pass_on(board: Board, chain: Sequence[Link]) -> bool:
 # -- primaries ----------------------------------------------------------------------------
 
 
-def level_primaries(board: Board, *, may_copy: bool = False) -> None:
+def level_primaries(board: Board, *, may_copy: bool = False) -> Job[None]:
     """Hand the primary role on, without copies, until members differ by one if they can.
 
     Each round takes a chain from a member to one that has at least two primaries less, so the
@@ -176,10 +186,13 @@ def level_primaries(board: Board, *, may_copy: bool = False) -> None:
     """
     if max(board.primaries) - min(board.primaries) > 1:
         roles = _Roles(board, copies_max=2 if may_copy else 0)
+        yield from roles.note_changed()
         # A round that breaks off half-way may undo another, so rounds are bounded as well.
-        for _ in range(len(board.slots)):
-            if not roles.relieve_somebody():
+        for number in range(len(board.slots)):
+            if not (yield from roles.relieve_somebody()):
                 break
+            if not (number + 1) % CHAINS_TRIED:
+                yield
 
 
 class _Roles:
@@ -192,46 +205,51 @@ class _Roles:
         self.members = range(len(board.members))
         self.swaps: dict[tuple[int, int], list[int]] = {}
         """For a primary and another member: rows in which that one could be primary instead."""
-        for pid in range(len(board.slots)):
-            # Only a row that differs from the base has a choice of primary.
-            if board.is_changed(pid):
-                self._note(pid)
 
-    def relieve_somebody(self) -> bool:
+    def note_changed(self) -> Job[None]:
+        """Look at the rows that differ from the base; the others have no choice of primary."""
+        for pid in range(len(self.board.slots)):
+            if self.board.is_changed(pid):
+                self._note(pid)
+            if not (pid + 1) % ROWS_LOOKED:
+                yield
+
+    def relieve_somebody(self) -> Job[bool]:
         """Take one primary off a member with too many; False when nobody can be relieved."""
         primaries = self.board.primaries
         for giver in sorted(self.members, key=lambda member: -primaries[member]):
             if primaries[giver] - min(primaries) < 2:
                 return False
-            if self._relieve(giver):
+            if (yield from self._relieve(giver)):
                 return True
         return False
 
-    def _relieve(self, giver: int) -> bool:
+    def _relieve(self, giver: int) -> Job[bool]:
         """Take one primary off a member along a short chain."""
         primaries = self.board.primaries
         enough = primaries[giver] - 2
         takers = [member for member in self.members if primaries[member] <= enough]
         takers.sort(key=lambda member: primaries[member])
-        if any(self._hand_on(giver, taker) for taker in takers):
-            return True
+        for taker in takers:
+            if (yield from self._hand_on(giver, taker)):
+                return True
         came_from = {giver: giver}
         queue = deque([giver])
         while queue:
             member = queue.popleft()
             if primaries[member] <= enough:
-                return self._follow(came_from, member)
+                return (yield from self._follow(came_from, member))
             for other in self.members:
-                if other not in came_from and self._is_link(member, other):
+                if other not in came_from and (yield from self._is_link(member, other)):
                     came_from[other] = member
                     queue.append(other)
         return False
 
-    def _follow(self, came_from: dict[int, int], taker: int) -> bool:
+    def _follow(self, came_from: dict[int, int], taker: int) -> Job[bool]:
         """Carry a chain out from its end; a link that the later ones have used up ends it."""
         while came_from[taker] != taker:
             giver = came_from[taker]
-            if not self._hand_on(giver, taker):
+            if not (yield from self._hand_on(giver, taker)):
                 return False
             taker = giver
         return True
@@ -253,11 +271,13 @@ class _Roles:
             pids.pop()
         return -1
 
-    def _is_link(self, giver: int, taker: int) -> bool:
+    def _is_link(self, giver: int, taker: int) -> Job[bool]:
         """Whether a member can hand the role to another."""
-        return self._swap(giver, taker) >= 0 or self._exchange(giver, taker) is not None
+        if self._swap(giver, taker) >= 0:
+            return True
+        return (yield from self._exchange(giver, taker)) is not None
 
-    def _hand_on(self, giver: int, taker: int) -> bool:
+    def _hand_on(self, giver: int, taker: int) -> Job[bool]:
         """Hand the role to another member in some row, if there is a way."""
         board = self.board
         pid = self._swap(giver, taker)
@@ -265,7 +285,7 @@ class _Roles:
             board.make_primary(pid, taker)
             self._note(pid)
             return True
-        exchange = self._exchange(giver, taker)
+        exchange = yield from self._exchange(giver, taker)
         if exchange is None:
             return False
         first, second = exchange
@@ -276,17 +296,19 @@ class _Roles:
         self._note(second)
         return True
 
-    def _exchange(self, giver: int, taker: int) -> tuple[int, int] | None:
+    def _exchange(self, giver: int, taker: int) -> Job[tuple[int, int] | None]:
         """Two partitions in which two members can take each other's place, cheaply enough.
 
         In the first the giver is primary, in the second the taker is a backup.
         """
         cost, first = _cheapest_place(self.board, giver, taker, (True,))
+        yield
         if first < 0:
             return None
         cost_back, second = _cheapest_place(self.board, taker, giver, (False,), -cost)
         if second < 0:
             return None
+        yield
         if cost + cost_back > 0 and cost > -1:
             cost, first = _cheapest_place(self.board, giver, taker, (True,), -cost_back)
         return (first, second) if cost + cost_back <= self.copies_max else None
@@ -295,7 +317,7 @@ class _Roles:
 # -- pairs --------------------------------------------------------------------------------
 
 
-def level_order(board: Board) -> None:
+def level_order(board: Board) -> Job[None]:
     """Let backups of one row change slots, where they may, so that indexes are spread evenly.
 
     A member then stands at each index equally often for each primary, which matters when rows
@@ -305,6 +327,8 @@ def level_order(board: Board) -> None:
     """
     everybody = board.depth == len(board.members)
     for pid in range(len(board.slots)):
+        if not (pid + 1) % ROWS_LOOKED:
+            yield
         if board.is_changed(pid):
             for hotter, colder in itertools.combinations(range(1, board.depth), 2):
                 if not board.may_change_places(pid, hotter, colder, unsettle=everybody):
@@ -316,7 +340,7 @@ def level_order(board: Board) -> None:
                     board.change_places(pid, hotter, colder)
 
 
-def level_pairs(board: Board) -> None:
+def level_pairs(board: Board) -> Job[None]:
     """Exchange new holders between rows so that each member backs every other equally often.
 
     Then the promotions after a crash, and the new holders when a member leaves, are spread evenly.
@@ -326,7 +350,7 @@ def level_pairs(board: Board) -> None:
     if len(board.members) > PAIRED_MEMBERS_MAX:
         return
     for _ in range(PAIR_EXCHANGES_MAX):
-        ring = _best_ring(board)
+        ring = yield from _best_ring(board)
         if not ring:
             return
         holders = [board.slots[pid][slot] for pid, slot in ring]
@@ -334,29 +358,33 @@ def level_pairs(board: Board) -> None:
             board.replace(pid, slot, holder)
 
 
-def _best_ring(board: Board) -> tuple[tuple[int, int], ...]:
+def _best_ring(board: Board) -> Job[tuple[tuple[int, int], ...]]:
     """Two or three rows whose new holders should go on to the next row; empty when none."""
     best: tuple[tuple[int, int], ...] = ()
     best_gain = 0
-    sorts = _sorts_of_new(board)
+    sorts = yield from _sorts_of_new(board)
     for length in (2, 3):
         if best or len(sorts) > SORTS_SEEN_MAX[length]:
             break
-        for ring in itertools.permutations(sorts, length):
+        for number, ring in enumerate(itertools.permutations(sorts, length), 1):
+            if not number % RINGS_TRIED:
+                yield
             gain = _ring_gain(board, ring)
             if gain > best_gain:
                 best, best_gain = ring, gain
     return best
 
 
-def _sorts_of_new(board: Board) -> list[tuple[int, int]]:
+def _sorts_of_new(board: Board) -> Job[list[tuple[int, int]]]:
     """One row for each sort of new holder (who, which slot, beside whom), with its slot."""
     found: dict[tuple[int, ...], tuple[int, int]] = {}
     for member, pids in enumerate(board.fresh):
-        for pid in pids:
+        for number, pid in enumerate(pids, 1):
             target = board.slots[pid]
             slot = target.index(member)
             found.setdefault((slot, *target), (pid, slot))
+            if not number % ROWS_LOOKED:
+                yield
     return list(found.values())
 
 

@@ -11,6 +11,7 @@ that members which ask one another have some left to answer with.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
@@ -56,8 +57,10 @@ SYNC_CALLS_MAX: Final = 5
 """A sync without progress for this many call timeouts is given up (AE-13)."""
 ASKS_MAX: Final = 64
 """Partitions with dirty namespaces looked at in one round."""
-VECTORS_MAX: Final = 1_000
+VECTORS_MAX: Final = 300
 """Vectors in one VersionsTold message."""
+ANNOUNCED_MAX: Final = 400
+"""Partitions whose versions are told in one step; each costs some 5 us, and its receiver too."""
 LOG_MAX: Final = 1_000
 """Operations remembered for one namespace between a request and its first answer."""
 
@@ -279,8 +282,12 @@ class AntiEntropy:
             self._round()
             self._ctx.arm(ROUND, ROUND_US)
         elif key == ANNOUNCE:
-            announced, self._announce = list(self._announce), {}
+            announced = list(itertools.islice(self._announce, ANNOUNCED_MAX))
+            for pid in announced:
+                del self._announce[pid]
             self._tell(announced)
+            if self._announce:
+                self._ctx.arm(ANNOUNCE, 0)
         elif key == CONFIRM:
             self._ask_for_versions()
             if self._unconfirmed:
@@ -559,7 +566,10 @@ class AntiEntropy:
                 self._apply_to_shadow(found, lineage, counter, operation)
         if part.last:
             del sync.shadows[namespace]
+            replaced = partition.fragments.get(namespace)
             partition.add(found)
+            if replaced is not None and not self._plane.refills.is_serving(partition.pid):
+                replaced.store.release()
             self.forget(partition.pid, namespace)
             if found.is_dirty:
                 self.mark_dirty(found)

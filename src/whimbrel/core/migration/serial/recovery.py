@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from whimbrel.core.check import check
+from whimbrel.core.jobs import Job, finish
 from whimbrel.core.migration.recovery import Account, Recovery, Settlement, without_data
 from whimbrel.core.migration.serial.versions import serial_keeper, version_of_rows
 from whimbrel.core.model import MigrationInfo, Verdict
@@ -44,7 +45,8 @@ def settle_serial(accounts: Sequence[Account]) -> Settlement:
     )
     finished = (*sorted(completed.values(), key=_order), *rolled_back)
     rows = {row.partition_id: row for row in newest.rows}
-    return Settlement(newest.rows, finished, rolled_back, without_data(rows, ordered))
+    lacking = finish(without_data(rows, ordered))
+    return Settlement(newest.rows, finished, rolled_back, lacking)
 
 
 def _order(migration: MigrationInfo) -> tuple[int, str]:
@@ -54,9 +56,10 @@ def _order(migration: MigrationInfo) -> tuple[int, str]:
 class SerialRecovery(Recovery):
     """Asks everybody, as the modern one; decides by the version of the table."""
 
-    def finish(self, own_completed: Iterable[MigrationInfo]) -> Settlement:
-        """All have answered: decide, and bring our own table to the decision."""
-        settlement = settle_serial(self._accounts(own_completed))
+    def finishing(self, own_completed: Iterable[MigrationInfo]) -> Job[Settlement]:
+        """All have answered: decide, and bring our own table to the decision, all at once."""
+        accounts = yield from self._accounts(own_completed)
+        settlement = settle_serial(accounts)
         keeper = serial_keeper(self._keeper)
         for row in settlement.rows:
             keeper.apply_row(row)

@@ -41,6 +41,7 @@ class SerialRepair(Repair):
             deque()
         )
         """Batches of this run that are not started; at most one per member and 1,000 rows."""
+        self.rows_max = keeper.table.partition_count  # all changes of a run are one table
 
     def stop(self) -> None:
         """Forget everything: this member is no longer master."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from whimbrel.core.ids import PartitionId
+from whimbrel.core.jobs import Job
 from whimbrel.core.migration.control_loop import ControlLoop
 from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.recovery import Recovery, Settlement
@@ -27,9 +28,9 @@ class UpgradedKeeper(TableKeeper):
 class UpgradedRecovery(Recovery):
     """Settles a change of master, and brings every partition's version to the floor."""
 
-    def finish(self, own_completed: Iterable[MigrationInfo]) -> Settlement:
+    def finishing(self, own_completed: Iterable[MigrationInfo]) -> Job[Settlement]:
         """As the modern one; then raise what is below the last version of the table."""
-        settlement = super().finish(own_completed)
+        settlement = yield from super().finishing(own_completed)
         if isinstance(self._keeper, UpgradedKeeper):
             raise_versions(self._keeper, self._keeper.floor)
         return settlement

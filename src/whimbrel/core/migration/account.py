@@ -1,0 +1,55 @@
+"""Telling a new master all we know, a large table in parts (ADL-11)."""
+
+from __future__ import annotations
+
+from whimbrel.core.context import Context
+from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.messages import StateAnswered
+from whimbrel.core.migration.keeper import TableKeeper
+from whimbrel.core.migration.publication import Subscriber
+
+ACCOUNT_TIMER = "migration.account"
+"""Fires at once while a part of an account is still to be sent."""
+
+
+class AccountTelling:
+    """One account under way at most: a member has one master, and its newest question counts.
+
+    Rows do not change on the way: only the new master could change them, and it waits for us. Were
+    one to change all the same, its part would tell the older or the newer row and the last part all
+    migrations, as if the account had been asked for at that moment.
+    """
+
+    def __init__(self, ctx: Context, keeper: TableKeeper, subscriber: Subscriber) -> None:
+        self._ctx = ctx
+        self._keeper = keeper
+        self._subscriber = subscriber
+        self._asked: tuple[MemberId, int] | None = None
+        self._part = 0
+
+    def begin(self, master: MemberId, number: int) -> None:
+        """Answer a question, from the first part on."""
+        self._asked = (master, number)
+        self._part = 0
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Send the next part, unless the one who asked is the master no longer."""
+        if self._asked is None or self._ctx.master != self._asked[0]:
+            self._asked = None
+            return
+        master, number = self._asked
+        table, size = self._keeper.table, self._ctx.settings.step_rows_max
+        count = table.partition_count if table.initialised else 0
+        begin = self._part * size
+        more = begin + size < count
+        pids = [PartitionId(pid) for pid in range(begin, min(begin + size, count))]
+        completed = () if more else tuple(self._subscriber.completed)
+        active = () if more else tuple(one.migration for one in self._keeper.active.values())
+        image = table.image(pids)
+        self._ctx.send(master, StateAnswered(number, image, completed, active, self._part, more))
+        self._part += 1
+        if more:
+            self._ctx.arm(ACCOUNT_TIMER, 0)
+        else:
+            self._asked = None
