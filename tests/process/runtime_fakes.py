@@ -14,6 +14,7 @@ from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import Stimulus
 from whimbrel.runtime.clients import Door, Guard
 from whimbrel.runtime.links import LinkHost, Links
+from whimbrel.runtime.occupation import Occupation
 from whimbrel.serving import outputs
 from whimbrel.wire.links import Greeting, encode_greeting
 
@@ -88,6 +89,7 @@ class FakeNode:
                 self.loop, self.settings, self.greeting, self.stimulate, self.count, self.spawn
             )
         )
+        self.occupation = Occupation()
         self.door = Door(self, self.loop)
 
     @property

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 
+import pytest
 from tests.process.runtime_fakes import FakeNode, run, until
 
 from whimbrel.core.ids import Address, MemberId
@@ -13,6 +14,7 @@ from whimbrel.core.messages import Heartbeat, ProbeRequested
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import Received
 from whimbrel.errors import InvariantViolation, ProtocolError
+from whimbrel.runtime import clients
 from whimbrel.wire import links as wire
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -148,6 +150,38 @@ def test_clients_are_limited_and_members_are_not_kept_out() -> None:
         await until(lambda: any(m.greeting for m in node.door.members), "the member")
         for streams in (first, member):
             streams[1].close()
+        await node.end()
+
+    run(scenario)
+
+
+def test_many_messages_of_one_read_take_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GCM-42: what one read brings beyond STEP_US waits for the next turns, in order and to the
+    last frame, also when the sender is gone meanwhile; a bad frame among them ends the connection.
+    """
+    monkeypatch.setattr(clients, "STEP_US", -1)
+
+    async def scenario() -> None:
+        node = FakeNode("me")
+        address = await node.listen()
+        _, writer = await dial(address)
+        writer.write(greeting())
+        beats = [Heartbeat(number, None) for number in range(60)]
+        frames = [wire.encode_frame(wire.MESSAGE, wire.encode_message(beat)) for beat in beats]
+        writer.write(b"".join(frames[:40]))
+        await until(lambda: len(node.fake.stimuli) == 40, "the first messages")
+        writer.write(b"".join(frames[40:]))
+        writer.close()
+        await until(lambda: len(node.fake.stimuli) == 60, "the rest")
+        taken = [one.message for one in node.fake.stimuli if isinstance(one, Received)]
+        assert taken == beats
+        assert node.occupation.step_us > 0
+        streams = await dial(address)
+        bad = wire.encode_frame(wire.MESSAGE, b"no message")
+        streams[1].write(greeting(name="other") + frames[0] + frames[1] + bad + frames[2])
+        assert await ended(streams)
+        assert len(node.fake.stimuli) == 62
+        assert node.counters["link_protocol_errors"] == 1
         await node.end()
 
     run(scenario)

@@ -1,9 +1,10 @@
 """How long a member's loop is occupied by one step: the longest ones of each kind, in CPU time.
 
-Production engines at 20,011 partitions go through a first arrangement, a join, a crash, a join in
-the middle of another and a change of master; then one member holds, moves and drops a fragment of a
-million entries. A step is what the loop of a real member does in one callback: one message taken
-in, with its decoding, one timer or tick, or all that is said afterwards, with its encoding.
+Production engines at 20,011 partitions go through a first arrangement, a join, a join in the middle
+of another, a crash, a leave and a change of master; then fragments of 100,000 and of a million
+entries are filled, copied and dropped. A step is what the loop of a real member does in one
+callback: one message taken in, with its decoding, one timer or tick, or all that is said
+afterwards, with its encoding.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from typing import NamedTuple
 
 from whimbrel.bench.engines import TICK_US, WALL_START_MS, BenchMember
 from whimbrel.core import effects as e
-from whimbrel.core.ids import MemberId
+from whimbrel.core.context import Context
+from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId
+from whimbrel.core.model import MemberInfo
+from whimbrel.core.replication.fragments import Fragment, FragmentExport
+from whimbrel.core.replication.remains import Remains
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
     AddressUnreachable,
@@ -29,12 +34,17 @@ from whimbrel.core.stimuli import (
     Stimulus,
     TimerFired,
 )
+from whimbrel.core.structures.map_store import MapStore
 from whimbrel.errors import OperationError
 from whimbrel.serving.outputs import Output, ToAddress, ToPeer
 from whimbrel.wire.links import MESSAGE, decode_message, encode_message
 
 WAIT_US = 600_000_000
 """Virtual time in which a change of the cluster must be over."""
+PARTITIONS = 20_011
+MEMBERS = (5, 10)
+ENTRIES = (100_000, 1_000_000)
+VALUE_BYTES = 100
 SHOWN_MAX = 12
 """Kinds of steps that are reported for each part, the longest first."""
 
@@ -240,13 +250,40 @@ def control_plane(partitions: int, count: int) -> Parts:
     return parts
 
 
+def fragment(entries: int) -> Parts:
+    """The steps of one large fragment: filled, copied in chunks, dropped, freed."""
+    watch = Stopwatch()
+    me = MemberInfo(MemberId("bench"), Address("127.0.0.1", 5701))
+    remains = Remains(Context(me, CoreSettings()))
+    store, copy = MapStore(remains.bury), MapStore()
+    for number in range(entries):
+        key, value = b"%020d" % number, bytes(VALUE_BYTES)
+        begin_ns = time.thread_time_ns()
+        store.put(key, value, WALL_START_MS)
+        watch.add("put", (time.thread_time_ns() - begin_ns) / 1e6)
+    export = FragmentExport([Fragment(PartitionId(0), Namespace("map/bench"), store, 1, 0)])
+    while not export.done:
+        with watch.of("export of a chunk"):
+            parts, _ = export.next_parts(CoreSettings().migration_chunk_bytes_max)
+        for part in parts:
+            with watch.of("ingest of a chunk"):
+                copy.ingest_chunk(part.data)
+    with watch.of("drop"):
+        store.release()
+    while remains.entries:
+        with watch.of("freeing"):
+            remains.on_timer()
+    return {"fill, copy, drop": watch.take()}
+
+
 def run() -> dict[str, Parts]:
     """Figures by world, part of its story and kind of step."""
     gc.disable()
     try:
-        return {
-            f"{partitions} partitions, {count} members": control_plane(partitions, count)
-            for partitions, count in ((20_011, 5), (20_011, 10))
-        }
+        figures = {f"a fragment of {count} entries": fragment(count) for count in ENTRIES}
+        for count in MEMBERS:
+            name = f"{PARTITIONS} partitions, {count} members"
+            figures[name] = control_plane(PARTITIONS, count)
+        return figures
     finally:
         gc.enable()

@@ -39,6 +39,11 @@ BENCHMARKS = {
     "hot-path": Benchmark("hot_path", "CPU of pipelined gets and puts in Python alone"),
     "planner": Benchmark("planner", "CPU of the master's planning, copies beside their bound"),
     "join": Benchmark("join", "Time of a join and a leave, four real processes"),
+    "heartbeats": Benchmark(
+        "heartbeats", "Longest gap between heartbeats while data move, four real processes",
+        ("mib",),
+    ),
+    "steps": Benchmark("steps", "The longest steps of members' loops, by kind, in CPU time"),
     "idle": Benchmark("idle", "Processor time of ten members that nobody asks anything"),
     "paper-07": Benchmark(
         "paper_07", "The tables of paper 07 at their own sizes, simulated, beside the least "
@@ -62,7 +67,9 @@ def bench(
     ] = None,
     mib: Annotated[
         int | None,
-        typer.Option(metavar="MIB", min=1, max=4_096, help="paper-07-live: values in all"),
+        typer.Option(
+            metavar="MIB", min=1, max=4_096, help="paper-07-live, heartbeats: values in all"
+        ),
     ] = None,
     peers: Annotated[
         Path | None,
@@ -90,7 +97,7 @@ def bench(
         with _progress(name) as progress:
             figures = module.run(progress=progress, **options)
     else:
-        figures = module.run()
+        figures = module.run(**options)
     document = {
         "benchmark": name,
         "python": platform.python_version(),

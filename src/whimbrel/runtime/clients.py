@@ -22,6 +22,7 @@ from whimbrel.wire import links as wire
 
 if TYPE_CHECKING:
     from whimbrel.config import RuntimeSettings
+    from whimbrel.runtime.occupation import Occupation
     from whimbrel.serving.engine import Engine
 
 CLIENT_PRELUDE = b"CP2"
@@ -36,6 +37,9 @@ KEEP_ALIVE = tuple(
     if hasattr(socket, name)  # not every system knows all of them
 )
 """Seconds of silence before the kernel asks, between its questions, and how many it asks."""
+STEP_US = 2_000
+"""A member's messages beyond this time wait for the next turn of the loop: one read may bring
+hundreds of them, and heartbeats and clients come first then."""
 CHECK_S = 1.0
 """How often silent connections are looked for."""
 
@@ -61,6 +65,11 @@ class DoorHost(Protocol):
     @property
     def guard(self) -> Guard:
         """A context in which engine code runs."""
+        ...
+
+    @property
+    def occupation(self) -> Occupation:
+        """Where the length of steps is noted."""
         ...
 
     def crashed(self, problem: BaseException) -> None:
@@ -239,25 +248,74 @@ class MemberConnection(Served):
         self.greeting: wire.Greeting | None = None
         self._data_sender: MemberId | None = None
         """Who sends, once it has greeted as a member of our cluster."""
+        self._rest: list[tuple[int, bytes]] = []
+        """Frames of the last read that wait for the next turn; no more is read meanwhile."""
 
     def data_received(self, data: bytes) -> None:
         """Take frames; one that breaks the protocol ends the connection."""
         host = self.door.host
         moment_us, moment_ms = now_us(), wall_ms()
         try:  # not the guard: this is the path of every write
-            for kind, payload in self._splitter.feed(data):
+            frames = self._splitter.feed(data)
+            if self._rest:
+                self._rest += frames  # read before the pause
+                return
+            for number, (kind, payload) in enumerate(frames, 1):
+                if kind > wire.MESSAGE and self._data_sender is not None:
+                    host.engine.peer_frame(self._data_sender, kind, payload, moment_us, moment_ms)
+                    continue
+                self._frame(kind, payload, moment_us, moment_ms)
+                if number < len(frames) and now_us() - moment_us > STEP_US:
+                    self._put_off(frames[number:])
+                    break
+            host.occupation.stepped(moment_us)
+        except ProtocolError as problem:
+            self._refuse(problem)
+        except BaseException as problem:
+            host.crashed(problem)
+        host.flush_soon()
+
+    def _put_off(self, frames: list[tuple[int, bytes]]) -> None:
+        """Take these in the next turn, and read nothing before."""
+        self._rest = frames
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+        self.door.loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """Go on with what was put off; also after the connection's end, as if it had come late."""
+        host = self.door.host
+        moment_us, moment_ms = now_us(), wall_ms()
+        try:
+            taken = 0
+            for kind, payload in self._rest:
+                taken += 1
                 if kind > wire.MESSAGE and self._data_sender is not None:
                     host.engine.peer_frame(self._data_sender, kind, payload, moment_us, moment_ms)
                 else:
                     self._frame(kind, payload, moment_us, moment_ms)
+                if now_us() - moment_us > STEP_US:
+                    break
+            del self._rest[:taken]
         except ProtocolError as problem:
-            host.count("link_protocol_errors")
-            host.count(f"link_refused_{problem.reason}")
-            self.door.hint_once("member_connection_refused", self.source, str(problem))
-            self.transport.abort()
+            self._rest.clear()
+            self._refuse(problem)
         except BaseException as problem:
             host.crashed(problem)
         host.flush_soon()
+        host.occupation.stepped(moment_us)
+        if self._rest:
+            self.door.loop.call_soon(self._resume)
+        elif not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _refuse(self, problem: ProtocolError) -> None:
+        """The sender breaks the protocol."""
+        host = self.door.host
+        host.count("link_protocol_errors")
+        host.count(f"link_refused_{problem.reason}")
+        self.door.hint_once("member_connection_refused", self.source, str(problem))
+        self.transport.abort()
 
     def connection_lost(self, problem: Exception | None) -> None:
         """The sender notices itself."""

@@ -37,6 +37,7 @@ from whimbrel.runtime.clock import now_us, wall_ms
 from whimbrel.runtime.identity import Identity, open_identity
 from whimbrel.runtime.links import LinkHost, Links
 from whimbrel.runtime.logs import Logger, log_note, make_logger
+from whimbrel.runtime.occupation import Occupation
 from whimbrel.runtime.sockets import Ports, open_ports
 from whimbrel.runtime.subscriptions import Subscriptions
 from whimbrel.runtime.timers import Timers
@@ -85,6 +86,7 @@ class Node:
         self.cluster_name = config.core.cluster_name
         self.logger = logger or make_logger(config.runtime)
         self.guard = Guard(self.crashed, self.flush_soon)
+        self.occupation = Occupation()
         self.counters: dict[str, float] = {}
         """Counters of the shell by name; the engine has its own."""
         self.events: deque[dict[str, object]] = deque(maxlen=config.core.events_max)
@@ -262,6 +264,7 @@ class Node:
             **{f"{name}_total": value for name, value in self.counters.items()},
             **self.door.gauges(),
             **self.links.gauges(),
+            **self.occupation.gauges(),
         }
 
     def note(self, note: Note) -> None:
@@ -297,8 +300,10 @@ class Node:
     def stimulate(self, stimulus: Stimulus) -> None:
         """Hand something to the control plane."""
         if not self.stopped.done():
+            moment_us = now_us()
             with self.guard:
-                self._engine.handle(stimulus, now_us(), wall_ms())
+                self._engine.handle(stimulus, moment_us, wall_ms())
+            self.occupation.stepped(moment_us)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine; an exception it does not catch stops the member."""
@@ -333,8 +338,10 @@ class Node:
         self._flush_waits = False
         if self.stopped.done():
             return
+        moment_us = now_us()
         try:
             self._carry_out(self._engine)
+            self.occupation.stepped(moment_us)
         except BaseException as problem:
             # an output that is not carried out is as bad as one that was never said
             self.crashed(problem)
@@ -471,11 +478,14 @@ class Node:
 
     def _on_tick(self) -> None:
         late_s = self.loop.time() - self._tick_due_s
+        self.occupation.ticked(int(late_s * 1_000_000))
         if late_s > LAG_TOLD_S:
             self.count("stalls")
             self.hint("stalled", late_ms=int(late_s * 1000))
+        moment_us = now_us()
         with self.guard:
-            self._engine.tick(now_us(), wall_ms())
+            self._engine.tick(moment_us, wall_ms())
+        self.occupation.stepped(moment_us)
         self._tick_due_s = self.loop.time() + TICK_S
         self._tick = self.loop.call_later(TICK_S, self._on_tick)
 

@@ -33,6 +33,9 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["calls_held"] = server.calls.held_count()
     figures["whole_map_calls"] = server.scatter.count
     figures["questions_waiting"] = questions.waiting_count
+    gap_us = member.membership.heartbeats.gap_longest_us
+    figures["heartbeat_gap_longest_seconds"] = gap_us / 1_000_000
+    figures["entries_to_free"] = member.dataplane.remains.entries
     figures["members"] = len(server.ctx.members.members)
     figures["structures"] = len(member.registry.structures())
     figures["schemas"] = len(member.registry.schemas())

@@ -27,6 +27,9 @@ class Heartbeats:
         self._due_us: int | None = None
         self._woken_us: int | None = None
         self._sent_us: dict[MemberId, int] = {}
+        self._beat_us: int | None = None
+        self.gap_longest_us = 0
+        """Longest time between two rounds of heartbeats."""
 
     def start(self) -> None:
         """Send at once and then in every interval. Called when the first list is installed."""
@@ -68,6 +71,9 @@ class Heartbeats:
         ctx = self._room.ctx
         interval_us = ctx.settings.heartbeat_interval_us
         pause_us = SUSPECTED_TIMEOUTS * ctx.settings.heartbeat_timeout_us
+        if self._beat_us is not None:
+            self.gap_longest_us = max(self.gap_longest_us, ctx.now_us - self._beat_us)
+        self._beat_us = ctx.now_us
         message = Heartbeat(ctx.members.version, self._room.taken_master)
         others = ctx.others()
         self._sent_us = {member: self._sent_us.get(member, ctx.now_us) for member in others}

@@ -78,9 +78,12 @@ def assigning(
         yield
     assignment = _Assignment(board)
     yield from assignment.arrange_fresh_rounds()
+    yield
     assignment.set_quotas()
     yield from assignment.fill_primaries()
+    yield
     yield from assignment.fill_backups()
+    yield
     yield from level_replicas(board, assignment.replica_quota, only_free=True)
     yield from assignment.move_surplus()
     yield from level_replicas(board, assignment.replica_quota, only_free=False)

@@ -7,7 +7,7 @@ know who may change them: that is the migration room's affair (ADL-02, ADL-08).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from whimbrel.core.check import check
@@ -24,6 +24,7 @@ from whimbrel.core.model import RowState
 from whimbrel.core.partition.hashing import VERSION_MAX, calculate_stamp
 from whimbrel.errors import ProtocolError
 
+_SLOTS = struct.Struct(f">{REPLICA_SLOTS}H")
 HOLE_ON_WIRE = 0xFFFF
 """Slot number of a hole in a TableImage; so an image names at most HOLE_ON_WIRE members."""
 
@@ -196,17 +197,20 @@ class PartitionTable:
             range(self.partition_count) if partition_ids is None else list(partition_ids)
         )
         positions: dict[MemberId | None, int] = {None: HOLE_ON_WIRE}
-        slots: list[int] = []
+        written: dict[Row, bytes] = {}  # a large table has few different rows
+        slots: list[bytes] = []
         for pid in pids:
-            for member in self.rows[pid]:
-                position = positions.get(member)
-                if position is None:
-                    position = positions[member] = len(positions) - 1
-                slots.append(position)
+            row = self.rows[pid]
+            numbers = written.get(row)
+            if numbers is None:
+                for member in row:
+                    positions.setdefault(member, len(positions) - 1)
+                numbers = written[row] = _SLOTS.pack(*[positions[member] for member in row])
+            slots.append(numbers)
         check(len(positions) <= HOLE_ON_WIRE, "an image names fewer members than its numbers can")
         members = tuple(member for member in positions if member is not None)
         versions = tuple([self.versions[pid] for pid in pids])
-        return TableImage(members, tuple(pids), versions, struct.pack(f">{len(slots)}H", *slots))
+        return TableImage(members, tuple(pids), versions, b"".join(slots))
 
     def rows_of(self, image: TableImage) -> Iterator[RowState]:
         """The rows of a received image, in its order; all of it is checked first.
@@ -234,20 +238,38 @@ class PartitionTable:
         )
         holders: dict[int, MemberId | None] = dict(enumerate(image.members))
         holders[HOLE_ON_WIRE] = None
+        if count:
+            in_range = min(image.partitions) >= 0 and max(image.partitions) < self.partition_count
+            _demand(in_range, "a table image lists an unknown partition")
+            in_range = min(image.versions) >= 0 and max(image.versions) <= VERSION_MAX
+            _demand(in_range, "a partition version is out of range")
         rows: list[RowState] = []
-        slots = struct.iter_unpack(f">{REPLICA_SLOTS}H", image.slots)
-        for pid, version, numbers in zip(image.partitions, image.versions, slots, strict=True):
-            _demand(0 <= pid < self.partition_count, "a table image lists an unknown partition")
-            _demand(0 <= version <= VERSION_MAX, "a partition version is out of range")
-            try:
-                row = tuple([holders[number] for number in numbers])
-            except KeyError:
-                message = "a table image uses a member number that it does not define"
-                raise ProtocolError(message) from None
-            _demand(_is_distinct(row), "a table image has a row with one member twice")
-            _demand(version > 0 or row == EMPTY_ROW, "a row without a version must be empty")
+        read: dict[bytes, Row] = {}  # a large table has few different rows
+        size, slots = _SLOTS.size, image.slots
+        for number, (pid, version) in enumerate(zip(image.partitions, image.versions, strict=True)):
+            packed = slots[number * size : (number + 1) * size]
+            row = read.get(packed)
+            if row is None:
+                row = read[packed] = _read_row(packed, holders)
+            if not version:
+                _demand(row == EMPTY_ROW, "a row without a version must be empty")
             rows.append(RowState(PartitionId(pid), version, row))
         return rows
+
+
+def _read_row(packed: bytes, holders: Mapping[int, MemberId | None]) -> Row:
+    """The row of an image's slots.
+
+    Raises:
+        ProtocolError: It uses an unknown number, or names a member twice.
+    """
+    try:
+        row = tuple([holders[number] for number in _SLOTS.unpack(packed)])
+    except KeyError:
+        message = "a table image uses a member number that it does not define"
+        raise ProtocolError(message) from None
+    _demand(_is_distinct(row), "a table image has a row with one member twice")
+    return row
 
 
 def slots_changed(before: Row, after: Row) -> int:

@@ -566,7 +566,10 @@ class AntiEntropy:
                 self._apply_to_shadow(found, lineage, counter, operation)
         if part.last:
             del sync.shadows[namespace]
+            replaced = partition.fragments.get(namespace)
             partition.add(found)
+            if replaced is not None and not self._plane.refills.is_serving(partition.pid):
+                replaced.store.release()
             self.forget(partition.pid, namespace)
             if found.is_dirty:
                 self.mark_dirty(found)

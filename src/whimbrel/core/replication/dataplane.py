@@ -36,6 +36,7 @@ from whimbrel.core.replication.anti_entropy import AntiEntropy
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
 from whimbrel.core.replication.outbox import ACKS, AcksRead, Inbox, Outbox, PendingReply
 from whimbrel.core.replication.refill import REFILL, Refills
+from whimbrel.core.replication.remains import FREE, Remains
 from whimbrel.core.replication.roles import Roles
 from whimbrel.core.replication.vectors import ZERO, lineage_version, make_lineage, slot_of
 from whimbrel.errors import OverloadedError, ProtocolError, SerializationError
@@ -99,6 +100,7 @@ class DataPlane:
         self._notifications: list[tuple[bytes, int, MemberId]] = []
         self._services: dict[str, tuple[StoreFactory, BackupCounts]] = {}
         self._table_asked_us = -TABLE_REQUEST_PAUSE_US
+        self.remains = Remains(ctx)
         self.anti_entropy = AntiEntropy(self)
         self.roles = Roles(self)
         self.refills = Refills(self)
@@ -159,7 +161,9 @@ class DataPlane:
     def destroy(self, namespace: Namespace) -> None:
         """Forget a structure: its fragments and vectors in every partition."""
         for partition in self.partitions:
-            if partition.drop(namespace) is not None:
+            dropped = partition.drop(namespace)
+            if dropped is not None:
+                dropped.store.release()
                 self.anti_entropy.forget(partition.pid, namespace)
                 self.anti_entropy.announce(partition)
         self.forget_heads()
@@ -556,6 +560,8 @@ class DataPlane:
         """A timer whose key starts with ``replication.`` fired."""
         if key == REFILL:
             self.refills.on_timer()
+        elif key == FREE:
+            self.remains.on_timer()
         else:
             self.anti_entropy.on_timer(key)
 

@@ -7,7 +7,8 @@ fragments, so the shared namespace of AE-18 has no member here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from whimbrel.core.ids import (
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from whimbrel.core.replication.outbox import Outbox
 
 
+KEYS_TAKEN = 50_000
+"""Keys of a fragment that are listed in one step, less than a millisecond."""
+
+
 class Store(Protocol):
     """What replication needs of a structure's data in one partition."""
 
@@ -55,6 +60,10 @@ class Store(Protocol):
         """The keys of this moment, in a list of the caller's."""
         ...
 
+    def walk_keys(self) -> Iterator[bytes]:
+        """The keys one by one; raises RuntimeError once keys have come or gone."""
+        ...
+
     def export_chunk(self, keys: list[bytes], position: int, bytes_max: int) -> tuple[bytes, int]:
         """Entries of these keys from a position on, and the next position."""
         ...
@@ -65,6 +74,10 @@ class Store(Protocol):
 
     def stop_sweeping(self) -> None:
         """This store is a backup's from now on."""
+        ...
+
+    def release(self) -> None:
+        """Nobody looks at this store any more: a large one must not be freed at once."""
         ...
 
     def restart_idleness(self, now_ms: int) -> None:
@@ -346,10 +359,33 @@ class PartitionReplica:
         self.readable = self.is_primary and not (migrating and self.stale_read_disabled)
 
 
+class _KeyWalk:
+    """The keys of a store, some at a time: a list of a million takes 13 ms.
+
+    When keys come or go meanwhile, which a migration does not allow and a sync does, it begins
+    again with a list of all of them: an entry sent twice does no harm.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._walk = store.walk_keys()
+        self.is_over = False
+
+    def take(self) -> list[bytes]:
+        """The next keys."""
+        try:
+            keys = list(itertools.islice(self._walk, KEYS_TAKEN))
+        except RuntimeError:
+            self._walk = iter(self._store.keys_now())
+            keys = list(itertools.islice(self._walk, KEYS_TAKEN))
+        self.is_over = len(keys) < KEYS_TAKEN
+        return keys
+
+
 class FragmentExport:
     """A cursor over whole fragments, one part a piece; implements ``ports.Export``.
 
-    A fragment's vector and list of keys are taken with its first chunk (GCM-34), its entries when
+    A fragment's vector and first keys are taken with its first chunk (GCM-34), its entries when
     their chunk is made. A change in between is in the data before the receiver's vector counts
     it; its backup operation follows and repeats it. While writes wait (a migration) there is none.
 
@@ -374,7 +410,8 @@ class FragmentExport:
         self._in_one = in_one
         self._current = 0
         self._position = 0
-        self._keys: list[bytes] | None = None
+        self._walk: _KeyWalk | None = None
+        self._keys: list[bytes] = []
         self._vector = EMPTY_VECTOR
         self.done = False
 
@@ -405,17 +442,20 @@ class FragmentExport:
 
     def _next_part(self, budget: int) -> FragmentPart:
         fragment = self._queue[self._current]
-        first = self._keys is None
-        if self._keys is None:
-            self._keys = fragment.store.keys_now()
+        first = self._walk is None
+        if self._walk is None:
+            self._walk = _KeyWalk(fragment.store)
+            self._keys = self._walk.take()
             self._vector = fragment.vector()
-        keys, vector = self._keys, self._vector
-        data, self._position = fragment.store.export_chunk(keys, self._position, budget)
-        last = self._position >= len(keys)
+        walk, vector = self._walk, self._vector
+        data, self._position = fragment.store.export_chunk(self._keys, self._position, budget)
+        if self._position >= len(self._keys):
+            self._position = 0
+            self._keys = [] if walk.is_over else walk.take()
+        last = not self._keys
         if last:
             self._current += 1
-            self._position = 0
-            self._keys = None
+            self._walk = None
         return self._part(fragment, vector, data, first=first, last=last)
 
     @staticmethod
@@ -450,6 +490,11 @@ class Staging:
         self.arriving: dict[Namespace, Fragment] = {}
         self.complete: dict[Namespace, Fragment] = {}
         self.compared: dict[Namespace, Vector] = {}
+
+    def release(self) -> None:
+        """The migration was rolled back: nobody looks at what has arrived."""
+        for fragment in (*self.arriving.values(), *self.complete.values()):
+            fragment.store.release()
 
     def applies_to(self, index: ReplicaIndex, version: int) -> bool:
         """Whether a row with our index and this version is what the migration leads to."""

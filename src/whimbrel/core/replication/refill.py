@@ -85,6 +85,10 @@ class Refills:
         """Partitions in whose rows we stand without having their data, ascending."""
         return tuple(sorted(self._lacking))
 
+    def is_serving(self, pid: PartitionId) -> bool:
+        """Whether somebody is being given what we hold of a partition."""
+        return any(serve.partition_id == pid for serve in self._serves.values())
+
     # -- rows -----------------------------------------------------------------------------
 
     def row_coming(self, partition: PartitionReplica, index: ReplicaIndex) -> None:

@@ -87,7 +87,10 @@ class Roles:
 
     def begin_destination(self, migration: MigrationInfo) -> None:
         """Stage what will arrive; beginning the same migration again changes nothing."""
-        if not same_migration(self._staged.get(migration.partition_id), migration):
+        before = self._staged.get(migration.partition_id)
+        if not same_migration(before, migration):
+            if before is not None:
+                before.release()
             self._staged[migration.partition_id] = Staging(migration)
 
     def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
@@ -113,8 +116,10 @@ class Roles:
     def rollback_destination(self, migration: MigrationInfo) -> None:
         """Forget what was staged; keep what our present index needs (ADL-43, ADL-74)."""
         pid = migration.partition_id
-        if same_migration(self._staged.get(pid), migration):
+        staging = self._staged.get(pid)
+        if staging is not None and same_migration(staging, migration):
             del self._staged[pid]
+            staging.release()
         partition = self._plane.partitions[pid]
         self._drop_beyond(partition)
         self._plane.forget_heads()
@@ -173,6 +178,7 @@ class Roles:
         for namespace, fragment in list(partition.fragments.items()):
             if index == NO_INDEX or fragment.backup_count < index:
                 partition.drop(namespace)
+                fragment.store.release()
                 self._plane.anti_entropy.forget(partition.pid, namespace)
 
     def _take_over(self, partition: PartitionReplica, *, promoted: bool) -> None:

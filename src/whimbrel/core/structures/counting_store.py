@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from whimbrel.core.structures.map_store import MapStore
+from whimbrel.core.structures.map_store import Bury, MapStore
 from whimbrel.core.structures.record import EntryView
 
 
@@ -22,8 +22,8 @@ class CountingMapStore(MapStore):
 
     __slots__ = ("hits",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, bury: Bury | None = None) -> None:
+        super().__init__(bury)
         self.hits: dict[bytes, int] = {}
 
     def get(self, key: bytes, now_ms: int) -> bytes | None:

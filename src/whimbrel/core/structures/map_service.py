@@ -87,8 +87,8 @@ class MapService:
     def _new_store(self, name: str) -> MapStore:
         """An empty store; one that counts reads where the merge policy compares them."""
         if self._ctx.settings.map_settings(name).merge_policy == "HigherHits":
-            return CountingMapStore()
-        return MapStore()
+            return CountingMapStore(self.plane.remains.bury)
+        return MapStore(self.plane.remains.bury)
 
     def _backup_counts(self, name: str) -> tuple[int, int]:
         settings = self._ctx.settings.map_settings(name)

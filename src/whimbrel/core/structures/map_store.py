@@ -18,7 +18,7 @@ import heapq
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from zlib import crc32
 
 from whimbrel.core.structures.record import (
@@ -58,6 +58,10 @@ CHUNK_ENTRIES_MAX = 2_000
 SCAN_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of keys and values after which a chunk of a scan ends, however few entries it has: an
 answer must fit into a message whatever the size of the values."""
+BURIED_MIN = 4_000
+"""A store with more entries than this is not freed in one step."""
+Bury = Callable[[Iterable[dict[bytes, bytes]]], None]
+"""Takes dictionaries that nobody looks at any more."""
 SCAN_END = -1
 """The cursor after the last chunk."""
 SCAN_IDLE_MS = 60_000
@@ -82,6 +86,7 @@ class MapStore:
     """
 
     __slots__ = (
+        "_bury",
         "_changes",
         "_hashes",
         "_heap",
@@ -94,7 +99,14 @@ class MapStore:
         "timings",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, bury: Bury | None = None) -> None:
+        """An empty store.
+
+        Args:
+            bury: Takes the dictionaries that a large store gives up; without it they are freed
+                at once.
+        """
+        self._bury = bury
         self.records: dict[bytes, bytes] = {}
         self.timings: dict[bytes, bytes] = {}
         self.bytes_used = 0
@@ -268,6 +280,7 @@ class MapStore:
 
     def clear(self) -> bytes:
         """Remove everything; the backup operation."""
+        self.release()
         self.records.clear()
         self.timings.clear()
         self._hashes.clear()
@@ -276,6 +289,15 @@ class MapStore:
         self._changes += 1
         self._forget_scan()
         return _CLEAR_OPERATION
+
+    def release(self) -> None:
+        """Give up the entries of a large store, to be freed bit by bit; a small one keeps them."""
+        if self._bury is not None and len(self.records) > BURIED_MIN:
+            tables = (self.records, self.timings, self._hashes)
+            self.records, self.timings, self._hashes = {}, {}, {}
+            self.bytes_used = 0
+            self._heap = None
+            self._bury(tables)
 
     def _set_beside(self, key: bytes, timing: bytes, key_hash: bytes) -> None:
         """Keep what the ordinary entry does not have; an empty timing takes the limits away."""
@@ -466,6 +488,10 @@ class MapStore:
     def keys_now(self) -> list[bytes]:
         """The stored keys of this moment, for ``export_chunk``."""
         return list(self.records)
+
+    def walk_keys(self) -> Iterator[bytes]:
+        """The stored keys one by one; raises RuntimeError once keys have come or gone."""
+        return iter(self.records)
 
     def export_chunk(self, keys: list[bytes], position: int, bytes_max: int) -> tuple[bytes, int]:
         """Whole entries, from ``keys[position]`` on, as they are now; removed keys are skipped.
