@@ -107,7 +107,6 @@ class Node:
         self._tick_due_s = 0.0
         self._perform: dict[type, Callable[[Any], None]] = {
             ToClient: self._to_client,
-            ToPeer: self._to_peer,
             ToAddress: self._to_address,
             CloseClient: self._close_client,
             Answered: self._answered,
@@ -164,7 +163,7 @@ class Node:
             then(IllegalStateError("this member has ended"))
             return
         with self.guard:
-            self._engine.want_role(lite, then, now_us(), wall_ms())
+            self.engine.want_role(lite, then, now_us(), wall_ms())
 
     def stop_now(self, reason: str, exit_status: int = 1) -> None:
         """End without leaving: to the cluster it is a crash."""
@@ -277,11 +276,6 @@ class Node:
 
     # -- what links and the data port need ------------------------------------------------
 
-    @property
-    def engine(self) -> Engine:
-        """The engine of the present incarnation."""
-        return self._engine
-
     def greeting(self, channel: str) -> bytes:
         """First bytes of a connection to a member."""
         return encode_greeting(Greeting(self.cluster_name, self.info, channel))
@@ -298,7 +292,7 @@ class Node:
         """Hand something to the control plane."""
         if not self.stopped.done():
             with self.guard:
-                self._engine.handle(stimulus, now_us(), wall_ms())
+                self.engine.handle(stimulus, now_us(), wall_ms())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine; an exception it does not catch stops the member."""
@@ -333,33 +327,31 @@ class Node:
         self._flush_waits = False
         if self.stopped.done():
             return
+        engine, links = self.engine, self.links
         try:
-            self._carry_out(self._engine)
+            for output in engine.take_outputs():
+                if type(output) is ToPeer:  # nearly all of them
+                    links.send(output.peer, output.channel, output.kind, output.payload)
+                    continue
+                self._perform[type(output)](output)
+                if engine is not self.engine:
+                    return  # expelled: the rest was said by an incarnation that is no more
+            if links.dirty:
+                links.flush()
+            if engine.overflowing:
+                self.loop.call_soon(self._resume_input)
         except BaseException as problem:
             # an output that is not carried out is as bad as one that was never said
             self.crashed(problem)
 
-    def _carry_out(self, engine: Engine) -> None:
-        perform = self._perform
-        for output in engine.take_outputs():
-            perform[type(output)](output)
-            if engine is not self._engine:
-                return  # expelled: the rest was said by an incarnation that is no more
-        self.links.flush()
-        if engine.has_more_input:
-            self.loop.call_soon(self._resume_input)
-
     def _resume_input(self) -> None:
         with self.guard:
-            self._engine.resume_input(now_us(), wall_ms())
+            self.engine.resume_input(now_us(), wall_ms())
 
     def _to_client(self, output: ToClient) -> None:
         client = self.door.clients.get(output.conn)
         if client is not None:
             client.send(output.data)
-
-    def _to_peer(self, output: ToPeer) -> None:
-        self.links.send(output.peer, output.channel, output.kind, output.payload)
 
     def _to_address(self, output: ToAddress) -> None:
         self.links.send_to(output.address, output.message)
@@ -377,7 +369,7 @@ class Node:
 
     def _listen(self, wanted: bool) -> None:
         with self.guard:
-            self._engine.want_events(wanted, now_us(), wall_ms())
+            self.engine.want_events(wanted, now_us(), wall_ms())
 
     def _listener_failed(self, problem: BaseException) -> None:
         self.count("listener_errors")
@@ -411,7 +403,7 @@ class Node:
         self.timers.clear()
         self.links.close_all()
         self.door.close_all(at_once=True)
-        member = self._engine.member
+        member = self.engine.member
         # Where nobody new may join, only its old uuid brings it back to its seat (GCM-09).
         if member.ctx.members.state.join_allowed:
             self.identity.renew()
@@ -419,7 +411,7 @@ class Node:
         # Whoever was promoted or demoted comes back as what it was.
         self._new_engine(member.ctx.me.lite)
         if data is not None:
-            self._engine.member.take_over(data)
+            self.engine.member.take_over(data)
         self.stimulate(Started(self._join_addresses()))
 
     def _stopped(self, output: Stopped) -> None:
@@ -449,8 +441,9 @@ class Node:
             zone=settings.zone,
             admin_port=self.ports.admin_port,
         )
-        self._engine = Engine(self.info, self.config.core, now_us())
-        self._engine.questions.documents["events"] = self._events_document
+        self.engine: Engine = Engine(self.info, self.config.core, now_us())
+        """The engine of the present incarnation."""
+        self.engine.questions.documents["events"] = self._events_document
         if self.subscriptions.any:
             self._listen(True)
 
@@ -475,7 +468,7 @@ class Node:
             self.count("stalls")
             self.hint("stalled", late_ms=int(late_s * 1000))
         with self.guard:
-            self._engine.tick(now_us(), wall_ms())
+            self.engine.tick(now_us(), wall_ms())
         self._tick_due_s = self.loop.time() + TICK_S
         self._tick = self.loop.call_later(TICK_S, self._on_tick)
 
