@@ -159,11 +159,12 @@ class Net:
                 self.log.append((host.id, effect.to, effect.message))
                 if self._passes(host.id, effect.to, effect.message):
                     self[effect.to].plane.on_message(host.id, effect.message)
-        for target, payload in host.plane.take_backups():
+        plane = host.plane  # asked only when it says so, as the serving layer does
+        for target, payload in plane.take_backups() if plane.has_backups else ():
             moved = True
             if self._passes(host.id, target, payload):
                 self[target].plane.apply_backups(host.id, payload)
-        for target, payload in host.plane.take_acks():
+        for target, payload in plane.take_acks() if plane.owes_acks else ():
             moved = True
             if self._passes(host.id, target, payload):
                 self[target].plane.apply_acks(host.id, payload)

@@ -53,9 +53,11 @@ def test_the_hot_path_benchmark_serves_what_it_counts(monkeypatch: pytest.Monkey
     put through the same engines is found on its backup.
     """
     monkeypatch.setattr(hot_path, "KEYS", 200)
+    monkeypatch.setattr(hot_path, "CHUNKS", (1, 4))
     monkeypatch.setattr(hot_path, "ROUNDS", 1)
     figures = hot_path.run()
     assert set(figures) >= {"get_us", "put_us", "put_one_backup_us", "set_two_backup_us"}
+    assert {"get_chunk_1_us", "put_one_backup_chunk_4_us"} <= set(figures)
     assert all(value > 0 for value in figures.values())
 
 
@@ -64,7 +66,7 @@ def test_requests_reach_primary_and_backup() -> None:
     members each.
     """
     cluster = BenchCluster(3, CoreSettings(partition_count=271, maps=(MapSettings("default"),)))
-    chunks = hot_path._chunks(cluster, "put", "things")
+    chunks = hot_path._chunks(cluster, "put", "things", hot_path.DEPTH)
     for member, data in chunks[:6]:
         cluster.request(member, data)
     cluster.settle()

@@ -74,6 +74,36 @@ def test_maps_without_backups_and_with_asynchronous_ones() -> None:
     assert net["b"].content(0, "b0") == {}
 
 
+def test_a_member_with_nothing_to_send_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a turn costs nothing for what did not happen in it, and nothing stays behind. Method:
+    the two hints through a put, a lost link, and a backup that cannot keep up.
+    """
+    net = two()
+    primary, backup = net["a"].plane, net["b"].plane
+
+    def hints() -> tuple[bool, bool]:
+        return primary.has_backups, backup.owes_acks
+
+    assert hints() == (False, False)
+    net.put("m", 1, "x")
+    assert hints() == (True, False)
+    backup.apply_backups(MemberId("a"), frame(net))
+    assert hints() == (False, True)
+    assert backup.take_acks() and hints() == (False, False)
+    primary.link_restored(MemberId("b"))
+    backup.link_restored(MemberId("a"))
+    assert hints() == (True, True)
+    assert primary.take_backups() and backup.take_acks()
+    net.cut("a", "b")
+    monkeypatch.setattr("whimbrel.core.replication.dataplane.BYTES_IN_FLIGHT_MAX", 5_000)
+    net.put("m", 1, "v" * 5_000)
+    primary.take_backups()
+    assert primary.congested and hints() == (True, False)
+    net.mend("a", "b")
+    net.pump()
+    assert primary.congested == 0 and hints() == (False, False)
+
+
 def test_two_maps_count_independently() -> None:
     """AE-17, AE-19: a namespace has its own vector and an operation carries only that one."""
     net = two()
@@ -293,7 +323,8 @@ def test_answers_lost_with_their_own_link_are_repeated() -> None:
 
 def test_bytes_under_way_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Safety rule 9: large values stop writes before their number does."""
-    monkeypatch.setattr("whimbrel.core.replication.outbox.BYTES_IN_FLIGHT_MAX", 5_000)
+    for module in ("outbox", "dataplane"):
+        monkeypatch.setattr(f"whimbrel.core.replication.{module}.BYTES_IN_FLIGHT_MAX", 5_000)
     net = two()
     net.cut("a", "b")
     net.put("m", 1, "v" * 5_000)

@@ -4,12 +4,14 @@ A client of every member keeps ``DEPTH`` requests in flight, each sent to the pr
 but sockets is there: splitting, routing, the store, backups to another member, acknowledgements,
 replies. The figure is CPU time for one operation, the least of several rounds: other work on the
 machine only ever adds.
+
+In a real cluster of that depth requests arrive a few at a time, and what each such chunk costs by
+itself weighs as much as its operations. So put and get are measured in chunks of other sizes too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from whimbrel.bench.engines import BenchCluster, BenchMember
 from whimbrel.core.partition.hashing import partition_hash, partition_of
@@ -18,6 +20,8 @@ from whimbrel.errors import OperationError
 from whimbrel.wire.codec import encode_request
 
 DEPTH = 16
+CHUNKS = (1, 4, 128)
+"""Further numbers of requests that arrive at once."""
 PARTITIONS = 271
 KEYS = 6_000
 VALUE_BYTES = 100
@@ -26,7 +30,7 @@ BYTE_ARRAY_HEAD = bytes(4) + b"\xff\xff\xff\xf4" + VALUE_BYTES.to_bytes(4, "big"
 """Partition hash, type id of a byte array and its length: what clients put before the bytes."""
 
 Chunks = list[tuple[BenchMember, bytes]]
-"""Members and the bytes their client sends at once: ``DEPTH`` requests."""
+"""Members and the bytes their client sends at once."""
 
 
 def run() -> dict[str, float]:
@@ -38,13 +42,20 @@ def run() -> dict[str, float]:
         for method in ("put", "set", "get"):
             if method != "get" or backups == 0:
                 case = method if backups == 0 else f"{method}_{name}_backup"
-                figures[f"{case}_us"] = _measure(cluster, method, f"b{backups}bench")
+                figures[f"{case}_us"] = _measure(cluster, method, f"b{backups}bench", DEPTH)
+    for size in CHUNKS:
+        for case, method, map_name in (
+            ("get", "get", "b0bench"),
+            ("put_one_backup", "put", "b1bench"),
+        ):
+            figures[f"{case}_chunk_{size}_us"] = _measure(cluster, method, map_name, size)
     return figures
 
 
-def _measure(cluster: BenchCluster, method: str, map_name: str) -> float:
-    chunks = _chunks(cluster, method, map_name)
-    count = DEPTH * len(chunks)
+def _measure(cluster: BenchCluster, method: str, map_name: str, size: int) -> float:
+    """Microseconds of an operation when ``size`` requests arrive at each member at once."""
+    chunks = _chunks(cluster, method, map_name, size)
+    count = size * len(chunks)
     _serve(cluster, chunks)
     best_ns = min(_timed(cluster, chunks) for _ in range(ROUNDS))
     return round(best_ns / count / 1000, 2)
@@ -69,24 +80,20 @@ def _serve(cluster: BenchCluster, chunks: Chunks) -> None:
             member.replies.clear()
 
 
-def _chunks(cluster: BenchCluster, method: str, map_name: str) -> Chunks:
-    """All requests, cut into chunks, the members alternating."""
+def _chunks(cluster: BenchCluster, method: str, map_name: str, size: int) -> Chunks:
+    """All requests, cut into chunks of ``size``, the members alternating."""
     queues: list[list[bytes]] = [[] for _ in cluster.members]
     for number in range(KEYS):
         key = bytes(4) + b"\xff\xff\xff\xf5" + b"\x00\x00\x00\x18" + b"key:%020d" % number
         pid = partition_of(partition_hash(key), PARTITIONS)
         place = cluster.members.index(cluster.primary(pid))
         queues[place].append(_request(method, number + 1, pid, map_name, key))
-    length = min(map(len, queues)) // DEPTH * DEPTH
+    length = min(map(len, queues)) // size * size
     return [
-        (member, b"".join(_part(queue, start)))
-        for start in range(0, length, DEPTH)
+        (member, b"".join(queue[start : start + size]))
+        for start in range(0, length, size)
         for member, queue in zip(cluster.members, queues, strict=True)
     ]
-
-
-def _part(queue: Sequence[bytes], start: int) -> Sequence[bytes]:
-    return queue[start : start + DEPTH]
 
 
 def _request(method: str, correlation: int, pid: int, map_name: str, key: bytes) -> bytes:

@@ -97,7 +97,8 @@ class Member:
             None
         )
         self._depth = 0
-        self._depth_dirty = True
+        self.is_depth_stale = True
+        """Whether ``settle`` has something to do."""
         self._routes = self._make_routes()
         self._timers: dict[str, Callable[[str], None]] = {
             "membership": self.membership.on_timer,
@@ -134,8 +135,8 @@ class Member:
         A structure that comes to be while it is written first may make rows deeper; the master
         then starts migrations, and that write must not find its partition migrating half-way.
         """
-        if self._depth_dirty:
-            self._depth_dirty = False
+        if self.is_depth_stale:
+            self.is_depth_stale = False
             self._update_depth()
 
     def apply(self, stimulus: Stimulus) -> None:
@@ -161,7 +162,7 @@ class Member:
             case LeaveWanted():
                 self._want_leave()
             case StructuresChanged():
-                self._depth_dirty = True
+                self.is_depth_stale = True
             case _:
                 raise TypeError(f"no room takes a {type(stimulus).__name__}")
 
@@ -278,7 +279,7 @@ class Member:
         if entry.kind == MAP_KIND:
             if before is not None and before.alive and not entry.alive:
                 self.maps.destroy(entry.key)
-            self._depth_dirty = True
+            self.is_depth_stale = True
         if self.on_registry_changed is not None:
             self.on_registry_changed(entry, before)
 

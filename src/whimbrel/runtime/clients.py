@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import socket
 from collections.abc import Callable
+from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Protocol, cast
 
 from whimbrel.core.ids import MemberId
@@ -187,10 +188,10 @@ class ClientConnection(Served):
     def data_received(self, data: bytes) -> None:
         """Give the engine what has arrived."""
         host = self.door.host
-        self.heard_us = moment_us = now_us()
+        self.heard_us = moment_us = monotonic_ns() // 1_000  # as ``now_us``, without the call
         engine, reply = host.engine, None
         try:  # not the guard: this is the path of every request
-            engine.client_bytes(self.conn, data, moment_us, wall_ms())
+            engine.client_bytes(self.conn, data, moment_us, time_ns() // 1_000_000)
             reply = engine.take_reply(self.conn)
         except BaseException as problem:
             host.crashed(problem)
@@ -254,15 +255,16 @@ class MemberConnection(Served):
     def data_received(self, data: bytes) -> None:
         """Take frames; one that breaks the protocol ends the connection."""
         host = self.door.host
-        moment_us, moment_ms = now_us(), wall_ms()
+        moment_us, moment_ms = monotonic_ns() // 1_000, time_ns() // 1_000_000  # as the clock's
         try:  # not the guard: this is the path of every write
             frames = self._splitter.feed(data)
             if self._rest:
                 self._rest += frames  # read before the pause
                 return
             for number, (kind, payload) in enumerate(frames, 1):
-                if kind > wire.MESSAGE and self._data_sender is not None:
-                    host.engine.peer_frame(self._data_sender, kind, payload, moment_us, moment_ms)
+                sender = self._data_sender
+                if sender is not None and kind > wire.MESSAGE:
+                    host.engine.peer_frame(sender, kind, payload, moment_us, moment_ms)
                     continue
                 self._frame(kind, payload, moment_us, moment_ms)
                 if number < len(frames) and now_us() - moment_us > STEP_US:
@@ -290,8 +292,9 @@ class MemberConnection(Served):
             taken = 0
             for kind, payload in self._rest:
                 taken += 1
-                if kind > wire.MESSAGE and self._data_sender is not None:
-                    host.engine.peer_frame(self._data_sender, kind, payload, moment_us, moment_ms)
+                sender = self._data_sender
+                if sender is not None and kind > wire.MESSAGE:
+                    host.engine.peer_frame(sender, kind, payload, moment_us, moment_ms)
                 else:
                     self._frame(kind, payload, moment_us, moment_ms)
                 if now_us() - moment_us > STEP_US:

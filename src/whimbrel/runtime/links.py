@@ -108,7 +108,9 @@ class Channel(asyncio.Protocol):
         self._splitter = wire.FrameSplitter(wire.GREETING_BYTES_MAX)
         self.greeted: asyncio.Future[MemberInfo] = host.loop.create_future()
         self.transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
+        self.out: list[bytes] = []
+        """Frames for the next flush."""
+        self._backlog_bytes_max = host.settings.link_backlog_bytes_max
         self._written = 0
         self._taken = -1
         """Bytes the peer had taken when it last took any while too much was unsent."""
@@ -135,15 +137,11 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, problem: Exception | None) -> None:
         """The connection is gone."""
         self.transport = None
-        self._out.clear()
+        self.out.clear()
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionResetError("closed before the greeting"))
             self.greeted.exception()  # nobody may be waiting any more
         self._on_lost()
-
-    def put(self, frame: bytes) -> None:
-        """Add a frame to the next write."""
-        self._out.append(frame)
 
     def flush(self) -> None:
         """Write everything that was put, in one go; cut a connection whose peer does not read.
@@ -151,18 +149,17 @@ class Channel(asyncio.Protocol):
         The rooms bound what is under way to one member, so a peer that reads slowly can make
         the buffer longer than the limit, but not without end.
         """
-        transport = self.transport
-        if not self._out:
+        out, transport = self.out, self.transport
+        if not out:
             return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
         if transport is None or transport.is_closing():
-            self._out.clear()
             return
-        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-        self._out.clear()
         transport.write(data)
         self._written += len(data)
         unsent = transport.get_write_buffer_size()
-        if unsent > self._host.settings.link_backlog_bytes_max and self._has_stalled(unsent):
+        if unsent > self._backlog_bytes_max and self._has_stalled(unsent):
             self._host.count("links_cut_by_backlog")
             transport.abort()
 
@@ -171,7 +168,7 @@ class Channel(asyncio.Protocol):
         taken, now_s = self._written - unsent, self._host.loop.time()
         if taken != self._taken:
             self._taken, self._taken_s = taken, now_s
-        limit = STALLED_BYTES_FACTOR * self._host.settings.link_backlog_bytes_max
+        limit = STALLED_BYTES_FACTOR * self._backlog_bytes_max
         return now_s - self._taken_s > STALL_S or unsent > limit
 
     def close(self) -> None:
@@ -218,7 +215,8 @@ class PeerLink:
         self.is_unwanted = False
         """Set while it lingers; a member that is wanted again takes it over."""
         self._host = host
-        self._channels: dict[str, Channel] = {}
+        self.channels: dict[str, Channel] = {}
+        """Both connections by name while the link stands, else empty."""
         self._waiting: list[tuple[str, bytes]] = []
         self._broken = asyncio.Event()
         self._is_lost = False
@@ -230,29 +228,22 @@ class PeerLink:
     @property
     def stands(self) -> bool:
         """Whether frames go out now."""
-        return bool(self._channels)
+        return bool(self.channels)
 
-    def send(self, channel: str, frame: bytes) -> None:
-        """Send a frame with the next flush. While the link is being made the first time it
-        waits; while it is broken it is dropped: everything that matters is sent again.
+    def keep(self, channel: str, frame: bytes) -> None:
+        """Take a frame while the link does not stand. While it is being made the first time the
+        frame waits; while it is broken it is dropped: everything that matters is sent again.
         """
-        if self._channels:
-            self._channels[channel].put(frame)
-        elif not self._is_lost and len(self._waiting) < WAITING_FRAMES_MAX:
+        if not self._is_lost and len(self._waiting) < WAITING_FRAMES_MAX:
             self._waiting.append((channel, frame))
         else:
             self._host.count("link_frames_dropped")
-
-    def flush(self) -> None:
-        """Write what was put."""
-        for channel in self._channels.values():
-            channel.flush()
 
     def close(self, at_once: bool = False) -> None:
         """End the link; by default after everything written has been sent."""
         self.is_closed = True
         self._task.cancel()
-        channels, self._channels = list(self._channels.values()), {}
+        channels, self.channels = list(self.channels.values()), {}
         for channel in channels:
             if at_once:
                 channel.abort()
@@ -261,7 +252,7 @@ class PeerLink:
 
     def transports(self) -> list[asyncio.Transport]:
         """Open connections, to wait for their end."""
-        found = [channel.transport for channel in self._channels.values()]
+        found = [channel.transport for channel in self.channels.values()]
         return [transport for transport in found if transport is not None]
 
     async def _run(self) -> None:
@@ -298,7 +289,7 @@ class PeerLink:
         except OSError:
             outcome = Outcome.BROKEN
         else:
-            self._channels = dict(zip(wire.CHANNELS, opened, strict=True))
+            self.channels = dict(zip(wire.CHANNELS, opened, strict=True))
             return Outcome.STANDS
         for channel in opened:
             channel.abort()
@@ -310,15 +301,16 @@ class PeerLink:
     def _restored(self) -> None:
         waiting, self._waiting = self._waiting, []
         for channel, frame in waiting:
-            self._channels[channel].put(frame)
-        self.flush()
+            self.channels[channel].out.append(frame)
+        for opened in self.channels.values():
+            opened.flush()
         self._failures = 0
         if self._is_lost:
             self._is_lost = self._is_failed = False
             self._host.stimulate(LinkRestored(self.peer))
 
     def _lost(self) -> None:
-        channels, self._channels = list(self._channels.values()), {}
+        channels, self.channels = list(self.channels.values()), {}
         for channel in channels:
             channel.abort()
         if self.is_unwanted:
@@ -363,7 +355,7 @@ class AddressLink:
         """Send a frame, or keep it until the connection stands."""
         self._used_s = self._host.loop.time()
         if self._channel is not None:
-            self._channel.put(frame)
+            self._channel.out.append(frame)
             self._channel.flush()
         elif len(self._waiting) < ADDRESS_WAITING_MAX:
             self._waiting.append(frame)
@@ -399,7 +391,7 @@ class AddressLink:
             return
         self._channel = channel
         for frame in self._waiting:
-            channel.put(frame)
+            channel.out.append(frame)
         self._waiting.clear()
         channel.flush()
         self._watch_idle()
@@ -427,7 +419,8 @@ class Links:
         self._host = host
         self._peers: dict[MemberId, PeerLink] = {}
         self._addresses: dict[Address, AddressLink] = {}
-        self._dirty: dict[MemberId, PeerLink] = {}
+        self.dirty: list[Channel] = []
+        """Connections with frames for the next flush."""
         self.known: dict[Address, None] = {}
         """Addresses of members ever seen, newest last, bounded; a member that was expelled
         looks for its cluster there."""
@@ -459,10 +452,20 @@ class Links:
         if link is None:
             self._host.count("link_frames_dropped")
             return
-        frame = self._encoded(kind, payload)
-        if frame is not None:
-            link.send(channel, frame)
-            self._dirty[member] = link
+        frame: bytes | None
+        if type(payload) is bytes and len(payload) < wire.LINK_FRAME_BYTES_MAX:
+            frame = wire.pack_head(len(payload) + 1, kind) + payload  # as ``wire.encode_frame``
+        else:
+            frame = self._encoded(kind, payload)
+            if frame is None:
+                return
+        connection = link.channels.get(channel)
+        if connection is None:
+            link.keep(channel, frame)
+            return
+        if not connection.out:
+            self.dirty.append(connection)
+        connection.out.append(frame)
 
     def send_to(self, address: Address, message: Message) -> None:
         """Send a message to whoever listens at an address."""
@@ -479,10 +482,9 @@ class Links:
 
     def flush(self) -> None:
         """Write everything sent since the last flush, once per connection."""
-        if self._dirty:
-            dirty, self._dirty = self._dirty, {}
-            for link in dirty.values():
-                link.flush()
+        dirty, self.dirty = self.dirty, []
+        for channel in dirty:
+            channel.flush()
 
     def close_all(self, at_once: bool = False) -> list[asyncio.Transport]:
         """End every connection; the transports that still have to send come back."""

@@ -109,7 +109,6 @@ class Node:
         self._tick_due_s = 0.0
         self._perform: dict[type, Callable[[Any], None]] = {
             ToClient: self._to_client,
-            ToPeer: self._to_peer,
             ToAddress: self._to_address,
             CloseClient: self._close_client,
             Answered: self._answered,
@@ -166,7 +165,7 @@ class Node:
             then(IllegalStateError("this member has ended"))
             return
         with self.guard:
-            self._engine.want_role(lite, then, now_us(), wall_ms())
+            self.engine.want_role(lite, then, now_us(), wall_ms())
 
     def stop_now(self, reason: str, exit_status: int = 1) -> None:
         """End without leaving: to the cluster it is a crash."""
@@ -280,11 +279,6 @@ class Node:
 
     # -- what links and the data port need ------------------------------------------------
 
-    @property
-    def engine(self) -> Engine:
-        """The engine of the present incarnation."""
-        return self._engine
-
     def greeting(self, channel: str) -> bytes:
         """First bytes of a connection to a member."""
         return encode_greeting(Greeting(self.cluster_name, self.info, channel))
@@ -302,7 +296,7 @@ class Node:
         if not self.stopped.done():
             moment_us = now_us()
             with self.guard:
-                self._engine.handle(stimulus, moment_us, wall_ms())
+                self.engine.handle(stimulus, moment_us, wall_ms())
             self.occupation.stepped(moment_us)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -338,35 +332,32 @@ class Node:
         self._flush_waits = False
         if self.stopped.done():
             return
-        moment_us = now_us()
+        moment_us, engine, links = now_us(), self.engine, self.links
         try:
-            self._carry_out(self._engine)
+            for output in engine.take_outputs():
+                if type(output) is ToPeer:  # nearly all of them
+                    links.send(output.peer, output.channel, output.kind, output.payload)
+                    continue
+                self._perform[type(output)](output)
+                if engine is not self.engine:
+                    return  # expelled: the rest was said by an incarnation that is no more
+            if links.dirty:
+                links.flush()
+            if engine.overflowing:
+                self.loop.call_soon(self._resume_input)
             self.occupation.stepped(moment_us)
         except BaseException as problem:
             # an output that is not carried out is as bad as one that was never said
             self.crashed(problem)
 
-    def _carry_out(self, engine: Engine) -> None:
-        perform = self._perform
-        for output in engine.take_outputs():
-            perform[type(output)](output)
-            if engine is not self._engine:
-                return  # expelled: the rest was said by an incarnation that is no more
-        self.links.flush()
-        if engine.has_more_input:
-            self.loop.call_soon(self._resume_input)
-
     def _resume_input(self) -> None:
         with self.guard:
-            self._engine.resume_input(now_us(), wall_ms())
+            self.engine.resume_input(now_us(), wall_ms())
 
     def _to_client(self, output: ToClient) -> None:
         client = self.door.clients.get(output.conn)
         if client is not None:
             client.send(output.data)
-
-    def _to_peer(self, output: ToPeer) -> None:
-        self.links.send(output.peer, output.channel, output.kind, output.payload)
 
     def _to_address(self, output: ToAddress) -> None:
         self.links.send_to(output.address, output.message)
@@ -384,7 +375,7 @@ class Node:
 
     def _listen(self, wanted: bool) -> None:
         with self.guard:
-            self._engine.want_events(wanted, now_us(), wall_ms())
+            self.engine.want_events(wanted, now_us(), wall_ms())
 
     def _listener_failed(self, problem: BaseException) -> None:
         self.count("listener_errors")
@@ -418,7 +409,7 @@ class Node:
         self.timers.clear()
         self.links.close_all()
         self.door.close_all(at_once=True)
-        member = self._engine.member
+        member = self.engine.member
         # Where nobody new may join, only its old uuid brings it back to its seat (GCM-09).
         if member.ctx.members.state.join_allowed:
             self.identity.renew()
@@ -426,7 +417,7 @@ class Node:
         # Whoever was promoted or demoted comes back as what it was.
         self._new_engine(member.ctx.me.lite)
         if data is not None:
-            self._engine.member.take_over(data)
+            self.engine.member.take_over(data)
         self.stimulate(Started(self._join_addresses()))
 
     def _stopped(self, output: Stopped) -> None:
@@ -456,8 +447,9 @@ class Node:
             zone=settings.zone,
             admin_port=self.ports.admin_port,
         )
-        self._engine = Engine(self.info, self.config.core, now_us())
-        self._engine.questions.documents["events"] = self._events_document
+        self.engine: Engine = Engine(self.info, self.config.core, now_us())
+        """The engine of the present incarnation."""
+        self.engine.questions.documents["events"] = self._events_document
         if self.subscriptions.any:
             self._listen(True)
 
@@ -484,7 +476,7 @@ class Node:
             self.hint("stalled", late_ms=int(late_s * 1000))
         moment_us = now_us()
         with self.guard:
-            self._engine.tick(moment_us, wall_ms())
+            self.engine.tick(moment_us, wall_ms())
         self.occupation.stepped(moment_us)
         self._tick_due_s = self.loop.time() + TICK_S
         self._tick = self.loop.call_later(TICK_S, self._on_tick)

@@ -40,7 +40,7 @@ from whimbrel.serving.outputs import BULK, CONTROL, Output, ToAddress, ToPeer
 from whimbrel.serving.questions import Questions
 from whimbrel.serving.server import Server
 from whimbrel.serving.vetting import vet
-from whimbrel.wire.links import MESSAGE
+from whimbrel.wire.links import ACKS, BACKUPS, MESSAGE
 
 CLIENT_BACKLOG_BYTES_MAX = 64 * 1024 * 1024
 """Bytes a shell keeps unsent for a client before it ends the connection: a stopped reader."""
@@ -61,7 +61,12 @@ class Engine:
             started_us: Monotonic time of the start.
         """
         self.member = Member(me, settings, started_us)
+        self._ctx = self.member.ctx
+        self._registry = self.member.registry
+        self._dataplane = self.member.dataplane
         self.server = Server(self.member)
+        self.overflowing = self.server.intake.overflowing
+        """True as ``has_more_input`` is, for a shell that asks in every turn."""
         self.clients = ClientHandlers(self.server)
         self.maps = MapHandlers(self.server, self.clients)
         self.whole_maps = WholeMapHandlers(self.server)
@@ -108,8 +113,16 @@ class Engine:
         Raises:
             ProtocolError: The payload does not follow its kind's format; the shell ends the link.
         """
-        self.member.begin(now_us, wall_ms)
-        if not self.member.is_expelled:
+        ctx = self._ctx
+        ctx.now_us = now_us
+        ctx.wall_ms = wall_ms
+        if self.member.is_expelled:
+            return
+        if kind == BACKUPS:
+            self._dataplane.apply_backups(peer, payload)
+        elif kind == ACKS:
+            self._dataplane.apply_acks(peer, payload)
+        else:
             self.server.peer_frame(peer, kind, payload)
 
     def client_opened(self, conn: int, remote: str) -> None:
@@ -118,7 +131,9 @@ class Engine:
 
     def client_bytes(self, conn: int, data: bytes, now_us: int, wall_ms: int) -> None:
         """Take bytes of a client, the three-byte prelude ``CP2`` included, cut anywhere."""
-        self.member.begin(now_us, wall_ms)
+        ctx = self._ctx
+        ctx.now_us = now_us
+        ctx.wall_ms = wall_ms
         if not self.member.is_expelled:
             self.server.intake.feed(conn, data)
 
@@ -128,7 +143,8 @@ class Engine:
         Reads change nothing, so a shell that writes their replies itself need not take outputs.
         None means that there is more to carry out, and that all of it comes with the outputs.
         """
-        return self.server.intake.take_reply(conn)
+        server = self.server
+        return server.intake.take_reply(conn) if server.only_read else None
 
     def client_closed(self, conn: int) -> None:
         """The client's connection is gone, or was closed by the shell itself."""
@@ -182,13 +198,15 @@ class Engine:
 
     def take_outputs(self) -> list[Output]:
         """Everything to be carried out since the last take, in order."""
-        server = self.server
-        self.member.settle()
-        if self.member.ctx.effects:
+        server, ctx = self.server, self._ctx
+        if self.member.is_depth_stale:
+            self.member.settle()
+        if ctx.effects:
             self._carry_out_effects()
-        self.clients.drain_announcements()
+        if self._registry.completed:
+            self.clients.drain_announcements()
         server.flush()
-        if self.member.ctx.effects:
+        if ctx.effects:
             self._carry_out_effects()
             server.flush()
         outputs = server.outputs
@@ -249,7 +267,7 @@ class Engine:
 
         The shell calls ``resume_input`` in its next loop turn when this is true.
         """
-        return self.server.intake.has_more_input
+        return bool(self.overflowing)
 
     def resume_input(self, now_us: int, wall_ms: int) -> None:
         """Go on with requests that were put off by the limit of reply bytes per turn."""

@@ -58,8 +58,8 @@ class GridEvents:
     def __init__(self, server: Server) -> None:
         """Nobody listens yet."""
         self._server = server
-        self._fresh: list[GridEvent] = []
-        self._for_shell: list[GridEvent] = []
+        self.fresh: list[GridEvent] = []
+        self.for_shell: list[GridEvent] = []
 
     @property
     def _shell_listens(self) -> bool:
@@ -72,16 +72,16 @@ class GridEvents:
         server = self._server
         if not (self._shell_listens or server.listeners.is_wanted(GRID)):
             return
-        if len(self._fresh) >= EVENTS_PER_TURN_MAX:
+        if len(self.fresh) >= EVENTS_PER_TURN_MAX:
             server.tally("grid_events_dropped")
             return
-        self._fresh.append(event)
+        self.fresh.append(event)
 
     def lists_changed(self, old: MemberList, new: MemberList) -> None:
         """Another member list: every member tells its own program what that means."""
         if not self._shell_listens or not old.members:
             return
-        told = self._for_shell
+        told = self.for_shell
         gone, came = members_left(old, new), members_came(old, new)
         told.extend(MemberRemoved(info) for info in old.members if info.id in gone)
         told.extend(MemberAdded(info) for info in new.members if info.id in came)
@@ -108,8 +108,8 @@ class GridEvents:
 
     def flush(self) -> None:
         """Tell what has arisen since the last turn."""
-        if self._fresh:
-            events, self._fresh = self._fresh, []
+        if self.fresh:
+            events, self.fresh = self.fresh, []
             self._tell(events, is_here=True)
             members = self._server.listeners.members_that_want(GRID)
             if members:
@@ -117,14 +117,14 @@ class GridEvents:
                     body = _encode_batch(events[start : start + EVENTS_PER_FRAME])
                     for member in members:
                         self._server.notify_grid(member, body)
-        if self._for_shell:
-            told, self._for_shell = tuple(self._for_shell), []
+        if self.for_shell:
+            told, self.for_shell = tuple(self.for_shell), []
             self._server.outputs.append(EventsTold(told))
 
     def _tell(self, events: Sequence[GridEvent], *, is_here: bool) -> None:
         """Our clients' listeners, and the program around us."""
         if self._shell_listens:
-            self._for_shell.extend(events)
+            self.for_shell.extend(events)
         listeners = self._server.listeners.named(GRID)
         for event in events if listeners else ():
             made: dict[str, bytes] = {}

@@ -97,16 +97,19 @@ class MapHandlers:
 
     def _begin(self, origin: Origin, message: RawMessage) -> PendingReply:
         """Tell the data plane who waits for the changes made next, and whom backups shall tell."""
-        dataplane = self._dataplane
-        reply = dataplane.reply = PendingReply(origin)
+        reply = self._dataplane.reply = PendingReply(origin)
+        if message[7] & BACKUP_AWARE:
+            self._aim(origin, message)
+        return reply
+
+    def _aim(self, origin: Origin, message: RawMessage) -> None:
+        """Have backups tell a backup-aware client themselves, if it listens on this connection."""
         if (
-            message[7] & BACKUP_AWARE
-            and isinstance(origin, Connection)
+            isinstance(origin, Connection)
             and origin.backup_correlation is not None
             and origin.client_id is not None
         ):
-            dataplane.ack_to = _ACK_TO.pack(origin.client_id, message[5])
-        return reply
+            self._dataplane.ack_to = _ACK_TO.pack(origin.client_id, message[5])
 
     def _finish(
         self, origin: Origin, message: RawMessage, reply: PendingReply, response: bytes
@@ -165,18 +168,36 @@ class MapHandlers:
         name = self._names.get(raw) or self._name(raw)
         if name not in self._used:
             self._use(name)
-        reply = self._begin(origin, message)
+        dataplane = self._dataplane
+        reply = dataplane.reply = PendingReply(origin)  # as ``_begin``, without the call
+        if message[7] & BACKUP_AWARE:
+            self._aim(origin, message)
         old = self._maps.put(partition, name, key, value, ttl_ms)
-        self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
+        response = data_response(message[4], message[5], 0, old)
+        if reply.remaining > 0 and not dataplane.ack_to:  # as ``_finish``
+            reply.payload = response
+            origin.in_flight += 1
+            dataplane.reply = None
+        else:
+            self._finish(origin, message, reply, response)
 
     def _set(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key, value, ttl_ms = decode_put_request(message[0], message[3])
         name = self._names.get(raw) or self._name(raw)
         if name not in self._used:
             self._use(name)
-        reply = self._begin(origin, message)
+        dataplane = self._dataplane
+        reply = dataplane.reply = PendingReply(origin)  # as ``_begin``, without the call
+        if message[7] & BACKUP_AWARE:
+            self._aim(origin, message)
         self._maps.set(partition, name, key, value, ttl_ms)
-        self._finish(origin, message, reply, empty_response(message[4], message[5], 0))
+        response = empty_response(message[4], message[5], 0)
+        if reply.remaining > 0 and not dataplane.ack_to:  # as ``_finish``
+            reply.payload = response
+            origin.in_flight += 1
+            dataplane.reply = None
+        else:
+            self._finish(origin, message, reply, response)
 
     def _remove(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])

@@ -29,7 +29,8 @@ class Intake:
         self.connections: dict[int, Connection] = {}
         self.hello: Callable[[Connection, RawMessage], None] | None = None
         """What an unauthenticated connection's message runs; set by the client handlers."""
-        self._overflowing: dict[int, Connection] = {}
+        self.overflowing: dict[int, Connection] = {}
+        """Connections with requests that wait for the next turn only."""
 
     def opened(self, conn: int, remote: str) -> None:
         """A client connected."""
@@ -46,7 +47,7 @@ class Intake:
         connection.phase = Phase.CLOSED
         connection.out.clear()
         connection.held.clear()
-        self._overflowing.pop(conn, None)
+        self.overflowing.pop(conn, None)
         self._server.views.drop(connection)
         self._server.listeners.drop(connection)
         client_id = connection.client_id
@@ -107,7 +108,9 @@ class Intake:
             self._greet(connection, messages)
             return
         server = self._server
-        server.mark(connection)
+        if not connection.dirty:
+            connection.dirty = True
+            server.dirty.append(connection)
         server.only_read = True
         dispatch = server.dispatch
         for at, message in enumerate(messages):
@@ -119,10 +122,10 @@ class Intake:
 
     def take_reply(self, conn: int) -> bytes | None:
         """See ``Engine.take_reply``."""
-        connection = self.connections.get(conn)
-        if connection is None or not self._server.only_read:
+        server, connection = self._server, self.connections.get(conn)
+        if connection is None or not server.only_read:
             return None
-        self._server.only_read = False
+        server.only_read = False
         out = connection.out
         connection.out = []
         connection.out_bytes = 0
@@ -145,7 +148,7 @@ class Intake:
         connection.held.extend(messages)
         connection.held_bytes += sum(message[2] - message[1] for message in messages)
         if not connection.paused:
-            self._overflowing[connection.conn] = connection
+            self.overflowing[connection.conn] = connection
         if connection.held_bytes > UNREAD_BYTES_MAX:
             self._server.tally("slow_readers_ended")
             self._server.tally("refused_unread_replies")
@@ -164,7 +167,7 @@ class Intake:
         connection = self.connections.get(conn)
         if connection is not None:
             connection.paused = True
-            self._overflowing.pop(conn, None)
+            self.overflowing.pop(conn, None)
 
     def resume(self, conn: int) -> None:
         """The client reads again."""
@@ -173,15 +176,10 @@ class Intake:
             connection.paused = False
             self._run_held(connection)
 
-    @property
-    def has_more_input(self) -> bool:
-        """Whether requests wait for the next turn only."""
-        return bool(self._overflowing)
-
     def resume_input(self) -> None:
         """Run requests that were put off by ``REPLY_BYTES_PER_TURN``."""
-        waiting = list(self._overflowing.values())
-        self._overflowing = {}
+        waiting = list(self.overflowing.values())
+        self.overflowing.clear()
         for connection in waiting:
             self._run_held(connection)
 

@@ -21,7 +21,6 @@ from whimbrel.errors import (
     GridError,
     OverloadedError,
     ProtocolError,
-    SerializationError,
     UnsupportedError,
     UsageError,
 )
@@ -124,7 +123,8 @@ class Server:
         """Whether what a client sent last were nothing but reads that are answered by now."""
         self.is_passive = False
         """Whether the cluster state refuses what changes data (GCM-07)."""
-        self._dirty: list[Origin] = []
+        self.dirty: list[Origin] = []
+        """Origins to flush at the end of this turn."""
         self._newcomers: list[MemberId] = []
         """Members that came in this step; what is sent before their links is lost."""
 
@@ -147,13 +147,13 @@ class Server:
             origin.out_bytes += len(data)
         if not origin.dirty:
             origin.dirty = True
-            self._dirty.append(origin)
+            self.dirty.append(origin)
 
     def mark(self, origin: Origin) -> None:
         """Have an origin flushed whose ``out`` was filled directly."""
         if not origin.dirty:
             origin.dirty = True
-            self._dirty.append(origin)
+            self.dirty.append(origin)
 
     def fail(self, origin: Origin, correlation: int, code: int, text: str) -> None:
         """Answer a request with an error."""
@@ -290,16 +290,12 @@ class Server:
     # -- frames of other members ----------------------------------------------------------
 
     def peer_frame(self, peer: MemberId, kind: int, payload: bytes) -> None:
-        """Take a frame of a member.
+        """Take a frame of a member; BACKUPS and ACKS go to the data plane without us.
 
         Raises:
             ProtocolError: The payload does not follow its kind's format.
         """
-        if kind == BACKUPS:
-            self._apply_backups(peer, payload)
-        elif kind == ACKS:
-            self.dataplane.apply_acks(peer, payload)
-        elif kind in (FORWARD, SCATTER):
+        if kind in (FORWARD, SCATTER):
             taken = self.calls.take_request(peer, payload)
             if taken is not None and not self.calls.hold(peer, kind, *taken):
                 self._run_call(peer, kind, *taken)
@@ -319,12 +315,6 @@ class Server:
     def _run_call(self, peer: MemberId, kind: int, number: int, body: bytes) -> None:
         room = self.forwarding if kind == FORWARD else self.scatter
         room.on_call(peer, number, body)
-
-    def _apply_backups(self, peer: MemberId, payload: bytes) -> None:
-        try:
-            self.dataplane.apply_backups(peer, payload)
-        except SerializationError as error:
-            raise ProtocolError(str(error), reason="unknown_service") from error
 
     def _take_reply(self, call: Call, body: bytes) -> None:
         if isinstance(call.token, Request):
@@ -433,19 +423,27 @@ class Server:
             self._take_completed()
         if self.maps.events:
             self._take_events()
-        self.grid.flush()
-        self.views.flush()
-        if dataplane.has_notifications:
+        grid, views = self.grid, self.views
+        if grid.fresh or grid.for_shell or (views.table_dirty and views.listeners):
+            grid.flush()
+            views.flush()
+        if dataplane.notifications:
             self._take_notifications()
-        dirty = self._dirty
+        outputs = self.outputs
+        dirty = self.dirty
         if dirty:
-            self._dirty = []
+            self.dirty = []
             for origin in dirty:
-                self.flush_origin(origin)
-        for member, payload in dataplane.take_backups():
-            self.outputs.append(ToPeer(member, BULK, BACKUPS, payload))
-        for member, payload in dataplane.take_acks():
-            self.outputs.append(ToPeer(member, BULK, ACKS, payload))
+                if origin.out:
+                    self.flush_origin(origin)
+                else:
+                    origin.dirty = False
+        if dataplane.has_backups:
+            for member, payload in dataplane.take_backups():
+                outputs.append(ToPeer(member, BULK, BACKUPS, payload))
+        if dataplane.owes_acks:
+            for member, payload in dataplane.take_acks():
+                outputs.append(ToPeer(member, BULK, ACKS, payload))
 
     def flush_origin(self, origin: Origin) -> None:
         """Turn what an origin has collected into an output."""
@@ -454,7 +452,8 @@ class Server:
         if not out:
             return
         if isinstance(origin, Connection):
-            self.outputs.append(ToClient(origin.conn, b"".join(out)))
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self.outputs.append(ToClient(origin.conn, data))
         elif isinstance(origin, ForwardOrigin):
             self.forwarding.finish(origin)
         origin.out = []

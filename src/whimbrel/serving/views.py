@@ -59,30 +59,30 @@ class Views:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._listeners: dict[int, Connection] = {}
+        self.listeners: dict[int, Connection] = {}
         self._members_view = b""
         self._members_version = -1
         self._told_version = -1
         self._partitions_view = b""
         self._partitions_version = 0
-        self._table_dirty = True
+        self.table_dirty = True
         self._due_us = 0
 
     def register(self, connection: Connection, correlation: int) -> None:
         """Answer the registration and send both views."""
         connection.view_correlation = correlation
-        self._listeners[connection.conn] = connection
+        self.listeners[connection.conn] = connection
         server = self._server
         server.deliver(connection, encode_response(_REGISTER, correlation))
         server.deliver(connection, with_correlation(self._members(), correlation))
-        if self._table_dirty:
+        if self.table_dirty:
             self._push_partitions(but=connection)
         if self._partitions_view:
             server.deliver(connection, with_correlation(self._partitions_view, correlation))
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone."""
-        self._listeners.pop(connection.conn, None)
+        self.listeners.pop(connection.conn, None)
 
     def members_changed(self) -> None:
         """A new member list is installed: tell it at once.
@@ -92,20 +92,20 @@ class Views:
         """
         version = self._server.ctx.members.version
         if version != self._told_version:
-            if self._table_dirty and self._listeners:
+            if self.table_dirty and self.listeners:
                 self._push_partitions(but=None)
             self._told_version = version
             view = self._members()
-            for connection in self._listeners.values():
+            for connection in self.listeners.values():
                 self._push(connection, view)
 
     def table_changed(self) -> None:
         """Rows changed; ``flush`` tells it when it is time."""
-        self._table_dirty = True
+        self.table_dirty = True
 
     def flush(self) -> None:
         """Send the partition view when it changed and the last one is long enough ago."""
-        if self._table_dirty and self._listeners and self._server.ctx.now_us >= self._due_us:
+        if self.table_dirty and self.listeners and self._server.ctx.now_us >= self._due_us:
             self._push_partitions(but=None)
 
     def _push(self, connection: Connection, view: bytes) -> None:
@@ -115,7 +115,7 @@ class Views:
     def _push_partitions(self, but: Connection | None) -> None:
         ctx = self._server.ctx
         count = ctx.settings.partition_count
-        self._table_dirty = False
+        self.table_dirty = False
         self._due_us = ctx.now_us + VIEW_INTERVAL_US + VIEW_INTERVAL_PER_PARTITION_US * count
         owned = self._owned()
         if not owned:
@@ -128,7 +128,7 @@ class Views:
             version=self._partitions_version,
             partitions=list(owned.items()),
         )
-        for connection in self._listeners.values():
+        for connection in self.listeners.values():
             if connection is not but:
                 self._push(connection, self._partitions_view)
 

@@ -9,6 +9,7 @@ kinds belong to the rooms that make them.
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 import msgspec
 
@@ -40,6 +41,9 @@ GREETING_BYTES_MAX = 64 * 1024
 """Longest frame before the greeting is known."""
 
 _HEAD = struct.Struct("<IB")
+pack_head: Final = _HEAD.pack
+"""(length of kind and payload, kind) as the head of a frame."""
+_unpack_head = _HEAD.unpack_from
 _LENGTH = struct.Struct("<I")
 
 
@@ -62,7 +66,7 @@ def encode_frame(kind: int, payload: bytes) -> bytes:
         raise ProtocolError(
             f"a link frame holds at most {LINK_FRAME_BYTES_MAX} bytes, not {len(payload) + 1}"
         )
-    return _HEAD.pack(len(payload) + 1, kind) + payload
+    return pack_head(len(payload) + 1, kind) + payload
 
 
 class FrameSplitter:
@@ -92,9 +96,16 @@ class FrameSplitter:
         """
         if self._broken is not None:
             raise ProtocolError(self._broken)
+        if type(data) is not bytes:
+            data = bytes(data)
         if self._partial:
-            return self._feed_partial(bytes(data))
-        return self._scan(bytes(data))
+            return self._feed_partial(data)
+        size = len(data)
+        if size >= 5:
+            length, kind = _unpack_head(data)
+            if length + 4 == size and length <= self.bytes_max and kind <= KIND_MAX:
+                return [(kind, data[5:])]  # one whole frame: most of what arrives
+        return self._scan(data)
 
     def _feed_partial(self, data: bytes) -> list[tuple[int, bytes]]:
         partial = self._partial
@@ -119,7 +130,7 @@ class FrameSplitter:
     def _scan(self, data: bytes) -> list[tuple[int, bytes]]:
         frames: list[tuple[int, bytes]] = []
         position, total = 0, len(data)
-        unpack, bytes_max = _HEAD.unpack_from, self.bytes_max
+        unpack, bytes_max = _unpack_head, self.bytes_max
         while total - position >= 5:
             length, kind = unpack(data, position)
             if not 0 < length <= bytes_max:

@@ -34,7 +34,14 @@ from whimbrel.core.model import MemberList, MigrationInfo, members_came, members
 from whimbrel.core.ports import Export
 from whimbrel.core.replication.anti_entropy import AntiEntropy
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
-from whimbrel.core.replication.outbox import ACKS, AcksRead, Inbox, Outbox, PendingReply
+from whimbrel.core.replication.outbox import (
+    ACKS,
+    BYTES_IN_FLIGHT_MAX,
+    AcksRead,
+    Inbox,
+    Outbox,
+    PendingReply,
+)
 from whimbrel.core.replication.refill import REFILL, Refills
 from whimbrel.core.replication.remains import FREE, Remains
 from whimbrel.core.replication.roles import Roles
@@ -54,6 +61,7 @@ TABLE_REQUEST_PAUSE_US: Final = 1_000_000
 
 _pack_prefix = PREFIX.pack
 _unpack_prefix = PREFIX.unpack_from
+_unpack_acks = ACKS.unpack
 _unpack_counter = struct.Struct("<Q").unpack_from
 _unpack_correlation = struct.Struct("<q").unpack_from
 
@@ -74,7 +82,10 @@ class DataPlane:
             it calls a structure's service, see ``replicate``.
         ack_to: Client uuid and correlation that backups shall tell directly, or empty.
         completed: Replies that are decided; the serving layer takes them out.
+        notifications: What ``take_notifications`` will return.
         congested: Outboxes over their limit; not 0 means that writes must ask ``admit_write``.
+        has_backups: Whether ``take_backups`` may have something to send or to find out.
+        owes_acks: Whether ``take_acks`` may have something to send.
         counters: Numbers for metrics, by name.
     """
 
@@ -89,6 +100,7 @@ class DataPlane:
         self.ack_to = b""
         self.completed: list[PendingReply] = []
         self.congested = 0
+        self.has_backups = self.owes_acks = False
         self.counters: dict[str, int] = {
             "backups_applied": 0,
             "backups_ignored": 0,
@@ -97,7 +109,7 @@ class DataPlane:
         }
         self.outboxes: dict[MemberId, Outbox] = {}
         self._inboxes: dict[MemberId, Inbox] = {}
-        self._notifications: list[tuple[bytes, int, MemberId]] = []
+        self.notifications: list[tuple[bytes, int, MemberId]] = []
         self._services: dict[str, tuple[StoreFactory, BackupCounts]] = {}
         self._table_asked_us = -TABLE_REQUEST_PAUSE_US
         self.remains = Remains(ctx)
@@ -206,6 +218,7 @@ class DataPlane:
             record = b"".join((prefix, ack_to, head, operation))
         else:
             record = self._encode(fragment, head, operation, ack_to)
+        self.has_backups = True
         for outbox in targets:
             outbox.operations.append(record)
             outbox.replies.append(reply)
@@ -280,10 +293,15 @@ class DataPlane:
         congested = 0
         for member, outbox in self.outboxes.items():
             if outbox.operations or outbox.must_resend:
-                payloads += [(member, payload) for payload in outbox.take(self.ctx.now_us)]
-            if outbox.in_flight and outbox.is_full(limit):
+                fresh = outbox.take(self.ctx.now_us)
+                if len(fresh) == 1:
+                    payloads.append((member, fresh[0]))
+                else:
+                    payloads += [(member, payload) for payload in fresh]
+            if outbox.in_flight >= limit or outbox.bytes_in_flight >= BYTES_IN_FLIGHT_MAX:
                 congested += 1
         self.congested = congested
+        self.has_backups = congested > 0
         return payloads
 
     def admit_write(self, partition: PartitionReplica) -> None:
@@ -307,7 +325,7 @@ class DataPlane:
         """
         outbox = self.outboxes.get(sender)
         if outbox is not None and len(payload) == ACKS.size:
-            incarnation, stream, sequence, gap, count = ACKS.unpack(payload)
+            incarnation, stream, sequence, gap, count = _unpack_acks(payload)
             if not gap and not count:  # nearly every one
                 if stream == outbox.stream and incarnation == outbox.incarnation:
                     outbox.acknowledge(sequence, self.completed)
@@ -323,10 +341,12 @@ class DataPlane:
             self._ask_for_table()
         if acks.sequence < outbox.acknowledged and acks.gap:
             outbox.renumber(self.ctx.next_number())
+            self.has_backups = True
             return
         outbox.acknowledge(acks.sequence, self.completed)
         if acks.gap:
             outbox.request_again()
+            self.has_backups = True
 
     def _ask_for_table(self) -> None:
         """We were taken for a stale primary: get the present table (decision 5)."""
@@ -356,15 +376,17 @@ class DataPlane:
         inbox = self._inboxes.get(sender)
         if inbox is None:
             inbox = self._inboxes[sender] = Inbox()
+        self.owes_acks = True
         admitted = inbox.admit(payload)
         if admitted is None:
             return
-        sequence, count = admitted
         try:
-            self._apply_frame(sender, inbox, payload, sequence, count)
+            self._apply_frame(sender, inbox, payload, *admitted)
         except (struct.error, UnicodeDecodeError) as error:
             raise ProtocolError("a backup frame ends within an operation") from error
-        inbox.applied_frame(sequence)
+        except SerializationError as error:
+            raise ProtocolError(str(error), reason="unknown_service") from error
+        inbox.applied_frame(admitted[0])
 
     def _apply_frame(
         self, sender: MemberId, inbox: Inbox, payload: bytes, sequence: int, count: int
@@ -403,7 +425,7 @@ class DataPlane:
                 client = start - CLIENT_ACK_BYTES
                 (correlation,) = _unpack_correlation(payload, client + 16)
                 uuid = payload[client : client + 16]
-                self._notifications.append((uuid, correlation, sender))
+                self.notifications.append((uuid, correlation, sender))
             at = end
         self.counters["backups_applied"] += applied
 
@@ -486,19 +508,19 @@ class DataPlane:
     def take_acks(self) -> list[tuple[MemberId, bytes]]:
         """The ACKS payloads owed for what was applied since the last call."""
         payloads: list[tuple[MemberId, bytes]] = []
+        self.owes_acks = False
         for sender, inbox in self._inboxes.items():
             if inbox.owed:
-                payloads += [(sender, payload) for payload in inbox.take_acks()]
+                owed = inbox.take_acks()
+                if len(owed) == 1:
+                    payloads.append((sender, owed[0]))
+                else:
+                    payloads += [(sender, payload) for payload in owed]
         return payloads
-
-    @property
-    def has_notifications(self) -> bool:
-        """Whether ``take_notifications`` has any."""
-        return bool(self._notifications)
 
     def take_notifications(self) -> list[tuple[bytes, int, MemberId]]:
         """(client uuid, correlation, primary) of applied operations that clients wait for."""
-        taken, self._notifications = self._notifications, []
+        taken, self.notifications = self.notifications, []
         return taken
 
     # -- links and members ----------------------------------------------------------------
@@ -516,9 +538,11 @@ class DataPlane:
         outbox = self.outboxes.get(member)
         if outbox is not None:
             outbox.link_restored()
+            self.has_backups = True
         inbox = self._inboxes.get(member)
         if inbox is not None:
             inbox.answer_again()
+            self.owes_acks = True
         self.anti_entropy.link_restored(member)
 
     def member_left(self, member: MemberId) -> None:
@@ -544,6 +568,7 @@ class DataPlane:
             inbox = self._inboxes.get(member)
             if inbox is not None:
                 inbox.answer_again()  # there was no link for what we owed a newcomer
+                self.owes_acks = True
         changed = (*members_left(old, new), *members_came(old, new))
         for partition in self.partitions:
             if partition.is_primary and not partition.row_has_none_of(changed):

@@ -34,6 +34,10 @@ REFUSED_STALE_PRIMARY: Final = 1
 REFUSALS_MAX: Final = 100_000
 """More refusals than this in one ACKS payload are not believed."""
 
+_pack_frame = FRAME.pack
+_unpack_frame = FRAME.unpack_from
+_pack_acks = ACKS.pack
+
 FAILED_STALE = "stale primary"
 FAILED_TIMEOUT = "backup timeout"
 _NEVER_DONE = -(1 << 40)
@@ -70,24 +74,14 @@ class PendingReply(msgspec.Struct, eq=False, gc=False):
         return True
 
 
-class Frame:
+class Frame(msgspec.Struct, eq=False):
     """Operations of one turn for one target."""
 
-    __slots__ = ("body", "count", "replies", "sent_us", "sequence")
-
-    def __init__(
-        self,
-        sequence: int,
-        body: bytes,
-        count: int,
-        replies: list[PendingReply | None],
-        sent_us: int,
-    ) -> None:
-        self.sequence = sequence
-        self.body = body
-        self.count = count
-        self.replies = replies
-        self.sent_us = sent_us
+    sequence: int
+    body: bytes
+    count: int
+    replies: list[PendingReply | None]
+    sent_us: int
 
 
 class Outbox:
@@ -137,11 +131,22 @@ class Outbox:
 
         While the link is down frames are kept only; they all go out when it is up again.
         """
-        fresh = self._close_frames(now_us) if self.operations else []
+        operations = self.operations
+        if operations and self.is_up and not self.must_resend:
+            # Nearly every turn: one frame that goes out at once.
+            body = b"".join(operations)
+            size, count = len(body), len(operations)
+            if size <= FRAME_BYTES_TARGET:
+                replies = self.replies
+                self.operations, self.replies = [], []
+                self.in_flight += count
+                self.bytes_in_flight += size
+                sequence = self.sequence = self.sequence + 1
+                self.frames.append(Frame(sequence, body, count, replies, now_us))
+                return [_pack_frame(self.incarnation, self.stream, sequence, count) + body]
+        fresh = self._close_frames(now_us) if operations else []
         if not self.is_up:
             return []
-        if len(fresh) == 1 and not self.must_resend:
-            return [self._payload(fresh[0])]
         if self.must_resend:
             self.must_resend = False
             return [self._payload(frame) for frame in self.frames]
@@ -174,7 +179,7 @@ class Outbox:
         return frame
 
     def _payload(self, frame: Frame) -> bytes:
-        head = FRAME.pack(self.incarnation, self.stream, frame.sequence, frame.count)
+        head = _pack_frame(self.incarnation, self.stream, frame.sequence, frame.count)
         return head + frame.body
 
     def is_full(self, operations_max: int) -> bool:
@@ -319,7 +324,7 @@ class Inbox:
         """
         if len(payload) < FRAME.size:
             raise ProtocolError("a backup frame ends within its head")
-        incarnation, stream, sequence, count = FRAME.unpack_from(payload)
+        incarnation, stream, sequence, count = _unpack_frame(payload)
         if incarnation != self.incarnation or stream != self.stream:
             if sequence != 1:
                 # We are a younger process than the one this stream began with.
@@ -374,12 +379,12 @@ class Inbox:
             return []
         owed, self.owed = self.owed, []
         if len(owed) == 1 and not self.refusals:
-            return [ACKS.pack(*owed[0], 0)]
+            return [_pack_acks(*owed[0], 0)]
         refusals, self.refusals = self.refusals, []
         # Refusals go first: once its frame is acknowledged a reply counts as successful.
-        first = ACKS.pack(*owed[0], len(refusals))
+        first = _pack_acks(*owed[0], len(refusals))
         payloads = [first + b"".join([REFUSAL.pack(*refusal) for refusal in refusals])]
-        payloads.extend(ACKS.pack(*entry, 0) for entry in owed[1:])
+        payloads.extend(_pack_acks(*entry, 0) for entry in owed[1:])
         return payloads
 
 
