@@ -21,6 +21,7 @@ from whimbrel.core.messages import (
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.sim.host import Host
+from whimbrel.sim.profile import Plan
 from whimbrel.sim.stores import (
     entry_count,
     leaks_of,
@@ -39,8 +40,8 @@ _SYNC_MESSAGES = (SyncRequested, SyncSent, SyncAnswered, SyncRefused)
 BACKLOG_LOOKED_AT = 100_000
 """Events that may wait for a member that is paused."""
 EVENTS_PER_S_MAX = 60_000
-"""Events of a whole cluster in a simulated second; a rebalance of many partitions makes some
-thousands, a message storm makes ever more."""
+"""Events of clients and of data on the move in a simulated second, whatever the cluster's size; a
+rebalance of many partitions makes some thousands, a message storm makes ever more."""
 TURN_MAX = 1_000
 """Operations that one turn may add before the limit of those under way is looked at again."""
 LOST_ALL = 6
@@ -307,8 +308,25 @@ class Bounded(Checker):
             return
         rate = (world.scheduler.events - self._last_events) * 1_000_000 // span_us
         self._last_us, self._last_events = world.now_us, world.scheduler.events
-        if rate > EVENTS_PER_S_MAX:
-            self.fail(f"{rate} events in a simulated second")
+        limit = events_per_s_max(world.plan)
+        if rate > limit:
+            self.fail(f"{rate} events in a simulated second, {limit} are allowed")
+
+
+def events_per_s_max(plan: Plan) -> int:
+    """How many events a simulated second may have at most, in the busiest case there is.
+
+    That is a cluster that comes to be in that second. Per ordered pair of its places: a question
+    and its answer in each round of discovery, and the heartbeats, with their timers. Per slot of
+    the table: it is filled once, which the master tells everybody, and everybody acknowledges.
+    """
+    settings = plan.settings
+    pairs = plan.hosts * plan.hosts
+    rounds_per_s = -(-1_000_000 // settings.discovery_interval_us)
+    heartbeats_per_s = -(-1_000_000 // settings.heartbeat_interval_us)
+    depth = 1 + plan.backup_count + plan.async_backup_count
+    told = 2 * plan.hosts * settings.partition_count * depth
+    return EVENTS_PER_S_MAX + 2 * pairs * (rounds_per_s + heartbeats_per_s) + told
 
 
 class PrimarySpeaks(Checker):

@@ -71,25 +71,35 @@ class BalancedPlans(Checker):
 
 
 class LeavesWithNothing(Checker):
-    """P12: whoever was allowed to leave is in no row of anybody who stays and is up to date."""
+    """P12: whoever was allowed to leave is in no row of any master that is up to date.
+
+    A master whose list is older than the leaver's was paused while others took over from it: it
+    lets nobody go, and its table is not the cluster's. A leaving master is judged by its own table.
+    """
 
     rule = "P12"
     sentence = "a graceful shutdown is answered only when the member is in no row"
 
-    def ended(self, host: Host, reason: str) -> None:
+    def ending(self, host: Host, reason: str) -> None:
         """E."""
         if reason != "left" or self.world.plan.profile.split:
             return
+        known = member_of(host).ctx.members.version
         for other in self.world.up_hosts():
-            if other is host or not member_of(other).ctx.is_master:
-                continue
-            member = member_of(other)
-            if member.migrations.is_fetching:
-                continue
-            for pid, row in enumerate(member.migrations.table.rows):
-                if host.info.id in row and member.ctx.data_members():
-                    self.fail(f"{host.name} has left and is in the row of p{pid}", other.name)
-                    return
+            ctx = member_of(other).ctx
+            if ctx.is_master and ctx.members.version >= known:
+                self._look(host, other)
+
+    def _look(self, host: Host, master: Host) -> None:
+        """Nobody is left to hand over to when all leave; no migration may run in some states."""
+        ctx, migrations = member_of(master).ctx, member_of(master).migrations
+        staying = [info.id for info in ctx.data_members() if info.id not in ctx.leaving]
+        if migrations.is_fetching or not staying or not ctx.state.migration_allowed:
+            return
+        for pid, row in enumerate(migrations.table.rows):
+            if host.info.id in row:
+                self.fail(f"{host.name} has left and is in the row of p{pid}", master.name)
+                return
 
 
 class NoPingPong(Checker):

@@ -130,9 +130,10 @@ PROFILES: dict[str, Profile] = {
         msgspec.structs.replace(
             _CASCADE,
             name="cascade_100",
-            sentence="the same with a hundred members; about a minute of CPU",
+            sentence="the same with a hundred members; one stall, up to a minute of CPU",
             members=(100,),
             partitions=(271,),
+            quick_us=20 * SECOND_US,
         ),
         Profile("crash", "kills and restarts only", ("crash", "silent", "join"), always_harm=True),
         Profile(
@@ -328,8 +329,19 @@ class Plan(msgspec.Struct, frozen=True):
     rounds: int
 
     @property
+    def round_trip_us(self) -> int:
+        """A question and its answer on a busy connection, where each waits for the one before."""
+        network = self.network
+        spike_us = network.spike_probability * network.spike_us
+        one_way_us = network.delay_us + 3 * network.tail_us + int(3 * spike_us)
+        return 2 * (one_way_us + self.flush_delay_us)
+
+    @property
     def safe_wait_us(self) -> int:
-        """How long a cluster may take to become safe once nothing harms it (L1)."""
+        """How long a cluster may take to become safe once nothing harms it (L1), without data.
+
+        What its data take on top of this is ``stores.copy_wait_us``.
+        """
         settings = self.settings
         copies = settings.partition_count * (1 + self.backup_count + self.async_backup_count)
         migration_us = copies * 2 * (settings.migration_interval_us + 20_000)

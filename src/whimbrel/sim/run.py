@@ -25,7 +25,7 @@ from whimbrel.sim.profile import (
     draw_plan,
     profile_named,
 )
-from whimbrel.sim.stores import unsafe_because
+from whimbrel.sim.stores import copy_wait_us, unsafe_because
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.workload import REGISTER_MAP, SET_MAP
 from whimbrel.sim.world import Violation, World
@@ -176,17 +176,16 @@ class Run:
         world = self.world
         self.phase = phase
         began_us = world.now_us
-        limit_us = began_us + world.plan.safe_wait_us
-        reason = "nobody looked"
-        while world.now_us < limit_us:
+        while True:
             if not self._advance(POLL_US):
                 return False
             reason = unsafe_because(world) or clients_differ(world)
             if not reason:
                 break
-        else:
-            self._blame(reason)
-            return False
+            waited_us = world.now_us - began_us
+            if waited_us >= world.plan.safe_wait_us and waited_us >= safe_wait_us(world):
+                self._blame(reason)
+                return False
         self.slowest_recovery_us = max(self.slowest_recovery_us, world.now_us - began_us)
         self.safe_points += 1
         world.reached_safe_point()
@@ -198,7 +197,7 @@ class Run:
         world = self.world
         if not world.up_hosts():
             return  # nobody is left who could be safe
-        waited_s = world.plan.safe_wait_us / SECOND_US
+        waited_s = safe_wait_us(world) / SECOND_US
         rule = "L2" if "joining or leaving" in reason else "L1"
         world.violation(rule, f"the cluster is not safe after {waited_s:.0f} s: {reason}")
 
@@ -276,6 +275,11 @@ def simulate(
     run = Run(world, max(world.plan.profile.quick_us, int(hours * HOUR_US)))
     run.go()
     return _report(run, world)
+
+
+def safe_wait_us(world: World) -> int:
+    """How long this cluster may take now to become safe once nothing harms it (L1)."""
+    return world.plan.safe_wait_us + copy_wait_us(world)
 
 
 def _report(run: Run, world: World) -> Report:

@@ -53,6 +53,30 @@ def number_in(records: dict[bytes, bytes], history: KeyHistory) -> int:
     return -1 if origin is None else origin[2]
 
 
+ENTRY_BYTES = 60
+"""What a key and its record take beside the value, about."""
+
+
+def copy_wait_us(world: World) -> int:
+    """How long a cluster may take to copy what it holds, twice (a plan may be dropped half-way).
+
+    A fragment has one chunk in flight, and small chunks over a slow network are what makes a copy
+    long. Migrations run side by side, but a partition is copied in one go.
+    """
+    settings = world.plan.settings
+    entries = [0] * settings.partition_count
+    for host in world.up_hosts():
+        for pid in range(settings.partition_count):
+            entries[pid] = max(entries[pid], entry_count(host, pid))
+    a_chunk = max(
+        1, settings.migration_chunk_bytes_max // (ENTRY_BYTES + world.plan.value_bytes_max)
+    )
+    parallel = min(settings.migration_max_parallel, settings.replication_max_parallel)
+    in_a_row = max(max(entries), sum(entries) // parallel)
+    depth = 1 + world.plan.backup_count + world.plan.async_backup_count
+    return 2 * depth * (in_a_row // a_chunk) * world.plan.round_trip_us
+
+
 def entry_count(host: Host, pid: int) -> int:
     """Entries a member holds of a partition, all structures together."""
     return sum(len(fragment.store) for fragment in replica_of(host, pid).fragments.values())

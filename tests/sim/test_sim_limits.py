@@ -1,0 +1,90 @@
+"""Limits that rules measure against: derived from the plan, and crossed when they are crossed."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from whimbrel.sim.check_data import EVENTS_PER_S_MAX, Bounded, events_per_s_max
+from whimbrel.sim.check_more import LeavesWithNothing
+from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.profile import Plan, draw_plan, profile_named
+from whimbrel.sim.run import simulate
+from whimbrel.sim.stores import copy_wait_us
+from whimbrel.sim.watch import member_of
+from whimbrel.sim.world import World
+
+
+def plan_of(profile: str, seed: int = 1) -> Plan:
+    return draw_plan(Entropy(seed), profile_named(profile))
+
+
+def test_the_limit_of_events_grows_with_the_cluster() -> None:
+    """X1: five members may do hardly more than clients and data need, a hundred what their
+    discovery, heartbeats and table news are; and a storm above it is a violation.
+    """
+    small, large = plan_of("busy"), plan_of("cascade_100")
+    assert EVENTS_PER_S_MAX < events_per_s_max(small) < 1.3 * EVENTS_PER_S_MAX
+    # All members at once: 150,000 events in the second in which the table is filled.
+    assert 180_000 < events_per_s_max(large) < 400_000
+    for beyond in (0, 1):
+        world = World(small, Entropy(1))
+        rule = Bounded(world)
+        world.scheduler.events = events_per_s_max(small) + beyond
+        world.scheduler.now_us = 1_000_000
+        rule.sample()
+        assert [violation.rule for violation in world.violations] == ["X1"] * beyond
+
+
+def test_the_wait_for_safety_counts_the_data() -> None:
+    """L1: one record a chunk over a slow network takes its time; whole maps in a chunk do not."""
+    plan = plan_of("calm")
+    slow = msgspec.structs.replace(
+        plan, settings=msgspec.structs.replace(plan.settings, migration_chunk_bytes_max=1)
+    )
+    waits = []
+    for one in (plan, slow):
+        world = World(one, Entropy(1))
+        assert copy_wait_us(world) == 0, "nobody holds anything"
+        world.workload.start()
+        for host in world.hosts:
+            host.start(world.join_addresses())
+        for client in world.clients:
+            client.start()
+        world.scheduler.run_until(30_000_000)
+        waits.append(copy_wait_us(world))
+    quick_us, slow_us = waits
+    assert quick_us == 0 < slow_us
+
+
+def test_who_leaves_is_judged_by_masters_that_are_up_to_date() -> None:
+    """P12: who goes while it is in a row breaks the rule, for a master whose list is not older."""
+    plan = plan_of("calm")
+    world = World(plan, Entropy(1))
+    for host in world.hosts[: plan.members]:
+        host.start(world.join_addresses())
+    world.scheduler.run_until(10_000_000)
+    master = next(host for host in world.hosts if member_of(host).ctx.is_master)
+    leaver = next(host for host in world.hosts if host is not master)
+    rule = LeavesWithNothing(world)
+    rule.ending(leaver, "crash")
+    ctx = member_of(leaver).ctx
+    present = ctx.members
+    ctx.members = msgspec.structs.replace(present, version=present.version + 1)
+    rule.ending(leaver, "left")
+    assert world.violations == []
+    ctx.members = present
+    rule.ending(leaver, "left")
+    assert [(one.rule, one.who) for one in world.violations] == [("P12", master.name)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "profile"), [(29930799015, "swarm"), (29930799041, "swarm"), (29930799019, "pause")]
+)
+def test_seeds_that_a_wrong_limit_called_broken(seed: int, profile: str) -> None:
+    """P12: a paused master that others took over from judges nobody. L1: a leave takes as long as
+    its copy. X1: a member drops finished migrations one by one, as its master does.
+    """
+    report = simulate(seed, profile)
+    assert report.violations == (), report.story[-20:]
+    assert report.phase == "done"
