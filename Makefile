@@ -39,7 +39,8 @@ test: check  ## every test; this is what continuous integration runs
 demo: setup  ## the main job: Spark loads real data while members come, die and leave
 	$(BIN)/whimbrel demo --out build/demo
 
-soak: setup  ## fresh simulator seeds for as long as SOAK_S says (default 600 s)
+soak: setup  ## a kill at every event, then fresh simulator seeds for SOAK_S seconds (600)
+	$(BIN)/whimbrel sim --sweep
 	$(BIN)/python scripts/soak.py $${SOAK_S:-600}
 
 format: setup  ## rewrite the sources in the house format

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import typer
 
@@ -16,6 +17,7 @@ def sweep(kind: str, role: str, as_json: bool) -> None:
     """
     from whimbrel.sim.sweep import sweep as sweep_cases
 
+    began_s = time.monotonic()
     runs = 0
     failed = []
     for case in sweep_cases(kind, role):
@@ -24,10 +26,15 @@ def sweep(kind: str, role: str, as_json: bool) -> None:
             failed.append(case)
             if not as_json:
                 sys.stdout.write(case.text + "\n")
+    seconds = time.monotonic() - began_s
     if as_json:
-        document = {"runs": runs, "violations": [case.text for case in failed]}
+        document = {
+            "runs": runs,
+            "violations": [case.text for case in failed],
+            "seconds": round(seconds, 1),
+        }
         sys.stdout.write(json.dumps(document) + "\n")
     else:
-        sys.stdout.write(f"{runs} runs, {len(failed)} broke a rule\n")
+        sys.stdout.write(f"{runs} runs in {seconds:.0f} s, {len(failed)} broke a rule\n")
     if failed:
         raise typer.Exit(1)

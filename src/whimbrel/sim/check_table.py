@@ -13,7 +13,7 @@ from whimbrel.core.messages import (
     PromotionRequested,
     TablePublished,
 )
-from whimbrel.core.model import MemberList, Verdict
+from whimbrel.core.model import MemberList, MigrationKind, Verdict
 from whimbrel.core.stimuli import Received
 from whimbrel.sim.host import Host
 from whimbrel.sim.watch import Checker, member_of
@@ -205,8 +205,8 @@ class CommitOrder(Checker):
         index, index_after = index_in(before, mine), index_in(after, mine)
         if index < 0 or 0 <= index_after <= index:
             return
-        if self._is_destination(host, pid):
-            return  # a STEP DOWN: who goes to a colder slot is the destination and commits first
+        if self._steps_down(host, pid, index, index_after):
+            return  # the one who goes to a colder slot is the destination and commits first
         master = self.world.watch.host_of(ctx.master)
         if master is not None and member_of(master).ctx.is_master:
             known = member_of(master).migrations.table.versions[pid]
@@ -239,16 +239,21 @@ class CommitOrder(Checker):
                     )
 
     @staticmethod
-    def _is_destination(host: Host, pid: PartitionId) -> bool:
-        """Whether the member commits a migration of which it is the destination."""
+    def _steps_down(host: Host, pid: PartitionId, index: int, index_after: int) -> bool:
+        """Whether the member commits a STEP DOWN of which it is the destination."""
         cause = host.cause
         if not isinstance(cause, Received):
             return False
         message = cause.message
         if not isinstance(message, MigrationCommitRequested):
             return False
-        migration = message.migration
-        return migration.partition_id == pid and migration.step.destination == host.info.id
+        migration, step = message.migration, message.migration.step
+        return (
+            step.kind is MigrationKind.STEP_DOWN
+            and migration.partition_id == pid
+            and step.destination == host.info.id
+            and (step.destination_current, step.destination_new) == (index, index_after)
+        )
 
     def _still_there(self, before: Row, host: Host) -> bool:
         """Whether somebody of the old row is in the master's list (else data are lost anyway)."""

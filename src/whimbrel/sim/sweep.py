@@ -1,9 +1,10 @@
 """The crash sweep: a member is killed at every event of a small rebalance, role by role.
 
-Nothing is drawn but the orders of one seed. A rebalance is first run unharmed, and the control
-messages that members handle in it are counted; then it is run again for each of them, and a member
-is killed right after that message (which is right before the next one). Every rule of the
-simulator judges every run, to its end at rest.
+Nothing is drawn but the orders of one seed. A rebalance is first run unharmed, and the events of
+the simulated world are counted from its trigger until all is safe: every delivery of a message or
+of a client's bytes, every timer, every connection made or lost. Then it is run again for each of
+them, and a member is killed right after that event (which is right before the next one). Every
+rule of the simulator judges every run, to its end at rest.
 """
 
 from __future__ import annotations
@@ -13,13 +14,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.member import MIGRATION_MESSAGES, REPLICATION_MESSAGES
-from whimbrel.core.messages import MembersPublished, Message
-from whimbrel.core.stimuli import Received, Stimulus
 from whimbrel.errors import UsageError
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
-from whimbrel.sim.host import Host
 from whimbrel.sim.nemesis import FaultEvent
 from whimbrel.sim.profile import SECOND_US, Plan, draw_plan, profile_named
 from whimbrel.sim.run import Run
@@ -27,16 +24,24 @@ from whimbrel.sim.stores import unsafe_because
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.world import Violation, World
 
-SEED = 1
-KINDS: dict[str, FaultEvent] = {
-    "join": FaultEvent(0, "start", ("m5",)),
-    "leave": FaultEvent(0, "leave", ("m3",)),
-    "crash": FaultEvent(0, "crash", ("m4",)),
+
+class Trigger(msgspec.Struct, frozen=True):
+    """What sets a rebalance off, in a cluster that a seed has arranged."""
+
+    event: FaultEvent
+    seed: int
+
+
+KINDS: dict[str, Trigger] = {
+    "join": Trigger(FaultEvent(0, "start", ("m6",)), seed=2),
+    "leave": Trigger(FaultEvent(0, "leave", ("m3",)), seed=18),
+    "crash": Trigger(FaultEvent(0, "crash", ("m4",)), seed=6),
 }
-"""What sets a rebalance off: copies, moves and shifts to a newcomer; moves away from a leaver;
-promotions, and copies in place of what was lost."""
+"""A move to a newcomer; a move away from a leaver; a promotion, and copies in place of what was
+lost. The seeds are such that the roles fall to different members."""
 ROLES = (
     "source",
+    "replaced",
     "destination",
     "master",
     "bystander",
@@ -46,12 +51,13 @@ ROLES = (
     "destination restarts",
     "master restarts",
 )
-"""Who is killed; ``restarts``: a new process comes up on the same address at once."""
-SECOND_KILL_AFTER = 5
-"""Messages between the first and the second kill of ``master twice``."""
-EVENTS_MAX = 2_000
-"""Control messages of a small rebalance; more means that it never ends."""
-COUNTED: tuple[type[Message], ...] = (*MIGRATION_MESSAGES, *REPLICATION_MESSAGES, MembersPublished)
+"""Who is killed: the primary that data come from, the one whose replica goes away, and so on;
+``restarts``: a new process comes up on the same address at once."""
+SECOND_KILL_SPREAD = 31
+"""``master twice``: the new master dies fewer events than this after it has taken charge, one more
+with each index, so that the kills fall on all of what it does first."""
+EVENTS_MAX = 5_000
+"""Events of a small rebalance; more means that it never ends."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -60,7 +66,7 @@ class Case(msgspec.Struct, frozen=True):
     kind: str
     role: str
     index: int
-    """Control messages handled before the kill."""
+    """Events of the rebalance before the kill."""
     victims: tuple[str, ...]
     violations: tuple[Violation, ...]
 
@@ -71,19 +77,19 @@ class Case(msgspec.Struct, frozen=True):
         return f"{self.kind}, {self.role} at {self.index} ({', '.join(self.victims)}): {verdict}"
 
 
-def sweep_plan() -> Plan:
-    """Four members and two partitions with two backups, a light load, quick paths."""
-    plan = draw_plan(Entropy(SEED), profile_named("kill"))
+def sweep_plan(seed: int) -> Plan:
+    """Five members and three partitions with two backups, a light load, quick paths."""
+    plan = draw_plan(Entropy(seed), profile_named("kill"))
     settings = msgspec.structs.replace(
         plan.settings,
-        partition_count=2,
+        partition_count=3,
         maps=tuple(
             msgspec.structs.replace(one, backup_count=2, async_backup_count=0)
             for one in plan.settings.maps
         ),
     )
     return msgspec.structs.replace(
-        plan, settings=settings, members=4, hosts=5, backup_count=2, async_backup_count=0,
+        plan, settings=settings, members=5, hosts=6, backup_count=2, async_backup_count=0,
         smart_clients=1, single_clients=1, operations_per_s=20,
     )  # fmt: skip
 
@@ -94,11 +100,14 @@ class _Rebalance:
     def __init__(self, kind: str, bug: Bug | None) -> None:
         if bug is not None:
             bug.begin_run()
-        self.world = World(sweep_plan(), Entropy(SEED), bug.make_engine if bug else None)
+        trigger = KINDS[kind]
+        entropy = Entropy(trigger.seed)
+        self.world = World(sweep_plan(trigger.seed), entropy, bug.make_engine if bug else None)
         self.world.nemesis.script = []
         self.run = Run(self.world, 0)
-        self.kind = kind
-        self.handled = 0
+        self.trigger = trigger.event
+        self.passed = 0
+        """Events since the trigger."""
         self.victims: list[str] = []
         self._roles: dict[str, str] = {}
 
@@ -110,32 +119,31 @@ class _Rebalance:
         world.workload.start()
         if not run._advance(SECOND_US):
             return False
-        before = world.before_stimulus
-
-        def counted(host: Host, stimulus: Stimulus) -> None:
-            if isinstance(stimulus, Received) and isinstance(stimulus.message, COUNTED):
-                self.handled += 1
-            before(host, stimulus)
-
-        vars(world)["before_stimulus"] = counted
-        world.perform(KINDS[self.kind])
+        world.perform(self.trigger)
         return not world.violations
 
+    def is_safe(self) -> bool:
+        """Whether the rebalance is over: everybody knows, everything is in step."""
+        return not unsafe_because(self.world)
+
     def play(self, until: Callable[[], bool]) -> bool:
-        """Event by event until something holds; False at a violation or when all is at rest."""
+        """Event by event until something holds; False at a violation, or when it never does."""
         world = self.world
-        rest_us = world.now_us + world.plan.safe_wait_us
-        look_us = world.now_us + SECOND_US
         while not until():
             world.scheduler.run_one()
+            self.passed += 1
             self._look_at_roles()
-            if world.violations or self.handled > EVENTS_MAX or world.now_us > rest_us:
+            if world.violations or self.passed > EVENTS_MAX:
                 return False
-            if world.now_us >= look_us:
-                look_us = world.now_us + SECOND_US // 4
-                if not unsafe_because(world):
-                    return False
         return True
+
+    def play_to_next_master(self, after: int) -> None:
+        """Until another member than the one just killed is in charge, and some events more."""
+        first = self._roles.get("master", "")
+        if not self.play(lambda: self._roles.get("master", "") != first or self.is_safe()):
+            return
+        until = self.passed + after
+        self.play(lambda: self.passed >= until)
 
     def _look_at_roles(self) -> None:
         """Who takes part in the newest migration, as the master knows it."""
@@ -144,9 +152,12 @@ class _Rebalance:
             if not migrations.is_in_charge:
                 continue
             self._roles["master"] = host.name
+            for batch in migrations._loop.repair.batches.values():
+                self._roles["destination"] = self._name_of(batch.destination)
             for migration in migrations.running_migrations()[-1:]:
                 primary = migrations.table.rows[migration.partition_id][0]
                 self._roles["source"] = self._name_of(primary)
+                self._roles["replaced"] = self._name_of(migration.step.source)
                 self._roles["destination"] = self._name_of(migration.step.destination)
 
     def _name_of(self, member: MemberId | None) -> str:
@@ -156,7 +167,7 @@ class _Rebalance:
         """Kill who has the role now, or had it last."""
         world = self.world
         if role == "bystander":
-            taken = list(self._roles.values())
+            taken = [*self._roles.values(), *self.trigger.names]
             host = next((one for one in world.up_hosts() if one.name not in taken), None)
         else:
             name = self._roles.get(role)
@@ -173,7 +184,7 @@ class _Rebalance:
 
 
 def run_case(kind: str, role: str, index: int, bug: Bug | None = None) -> Case:
-    """One run with a kill right after so many control messages of the rebalance.
+    """One run with a kill right after so many events of the rebalance.
 
     Raises:
         UsageError: There is no such kind or role.
@@ -181,15 +192,14 @@ def run_case(kind: str, role: str, index: int, bug: Bug | None = None) -> Case:
     _check_names(kind, role)
     rebalance = _Rebalance(kind, bug)
     if rebalance.until_trigger():
-        rebalance.play(lambda: rebalance.handled >= index)
+        rebalance.play(lambda: rebalance.passed >= index)
         who, _, then = role.partition(" ")
         for one in who.split("+"):
             rebalance.kill(one)
         if then == "restarts" and rebalance.victims:
             rebalance.world.perform(FaultEvent(0, "start", (rebalance.victims[0],)))
         elif then == "twice":
-            second = rebalance.handled + SECOND_KILL_AFTER
-            rebalance.play(lambda: rebalance.handled >= second)
+            rebalance.play_to_next_master(index % SECOND_KILL_SPREAD)
             rebalance.kill("master")
         rebalance.finish()
     world = rebalance.world
@@ -197,7 +207,7 @@ def run_case(kind: str, role: str, index: int, bug: Bug | None = None) -> Case:
 
 
 def count_events(kind: str) -> int:
-    """Control messages of an unharmed rebalance.
+    """Events of an unharmed rebalance, from its trigger until all is safe.
 
     Raises:
         UsageError: There is no such kind.
@@ -205,8 +215,8 @@ def count_events(kind: str) -> int:
     _check_names(kind, ROLES[0])
     rebalance = _Rebalance(kind, None)
     if rebalance.until_trigger():
-        rebalance.play(lambda: False)
-    return rebalance.handled
+        rebalance.play(rebalance.is_safe)
+    return rebalance.passed
 
 
 def sweep(kind: str = "all", role: str = "all", every: int = 1) -> Iterator[Case]:

@@ -82,12 +82,18 @@ class Judge:
         """D1: what was acknowledged is at the primary."""
         if not self.is_promised(state):
             return []
-        lab = self.universe.lab
-        for name, one in zip(self.universe.names, state.members, strict=True):
-            if one != GONE and lab.facts[one].rows[0][0] == name:
-                missing = [n for n in state.acked if n not in lab.facts[one].numbers]
-                return [("D1", f"the primary lacks the acknowledged entry {n}") for n in missing]
-        return [("D1", "there is no primary")]
+        lab, world = self.universe.lab, self.universe.world
+        broken: Broken = []
+        for number in state.acked:
+            pid = world.partition_of(number)
+            for name, one in zip(self.universe.names, state.members, strict=True):
+                if one != GONE and lab.facts[one].rows[pid][0] == name:
+                    if number not in lab.facts[one].numbers:
+                        broken.append(("D1", f"the primary lacks the acknowledged entry {number}"))
+                    break
+            else:
+                broken.append(("D1", f"p{pid} has no primary"))
+        return broken
 
 
 def _rows_alike(facts: list[Facts]) -> Broken:

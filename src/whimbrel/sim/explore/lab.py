@@ -70,7 +70,8 @@ class Write(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """The master is told to look for work with other wishes than before."""
 
-    row: Row
+    rows: tuple[Row, ...]
+    """The row that each partition shall have."""
 
 
 Item = Stimulus | Frame | Timer | Write | Plan
@@ -97,7 +98,7 @@ class Outcome(msgspec.Struct, frozen=True):
     member: int
     """The snapshot after it, or GONE."""
     sends: tuple[tuple[str, str, int], ...] = ()
-    """(receiver's name or address, channel, item)"""
+    """(receiver, channel, item); a receiver is an identity, or an address with ``@`` before it"""
     rows: tuple[tuple[PartitionId, Row, Row, int], ...] = ()
     """Rows that changed: partition, before, after, version."""
     written: tuple[int, ...] = ()
@@ -117,16 +118,16 @@ class Seat:
         """Armed timers: key to deadline in us."""
 
 
-def set_wish(member: Member, row: Row) -> None:
-    """Let repartitioning want this row while all of its members are there to take it."""
+def set_wish(member: Member, rows: tuple[Row, ...]) -> None:
+    """Let repartitioning want these rows while all of their members are there to take them."""
     loop = member.migrations._loop
     ctx = member.ctx
     usual = type(loop)._targets
 
     def targets() -> list[Row]:
         staying = [info.id for info in ctx.data_members() if info.id not in ctx.leaving]
-        if all(one is None or one in staying for one in row):
-            return [row]
+        if all(one is None or one in staying for row in rows for one in row):
+            return list(rows)
         return list(usual(loop))
 
     vars(loop)["_targets"] = targets
@@ -289,7 +290,7 @@ class _Step:
             self._write(item.number)
         elif isinstance(item, Plan):
             member.begin(self.now_us, WALL_MS)
-            set_wish(member, item.row)
+            set_wish(member, item.rows)
             member.migrations._loop.trigger("explored")
             member.migrations._conclude()
         else:
@@ -302,7 +303,8 @@ class _Step:
         plane = member.dataplane
         reply = plane.reply = PendingReply(payload=number)
         try:
-            member.maps.set(plane.partition(0), MAP_NAME, KEYS[number], b"\0" * 8 + b"v")
+            pid = self.lab.world.partition_of(number)
+            member.maps.set(plane.partition(pid), MAP_NAME, KEYS[number], b"\0" * 8 + b"v")
         except RetryableError:
             return
         finally:
@@ -344,7 +346,7 @@ class _Step:
             self.sends.append((str(effect.to), channel, self._received(effect.message)))
         elif isinstance(effect, SendTo):
             item = self._received(effect.message)
-            self.sends.append((effect.address.host, CONTROL, item))
+            self.sends.append((f"@{effect.address.host}", CONTROL, item))
         elif isinstance(effect, ArmTimer):
             self.seat.timers[effect.key] = effect.at_us
         elif isinstance(effect, Note):
@@ -370,14 +372,18 @@ class _Step:
 def _facts_of(seat: Seat) -> Facts:
     member = seat.member
     table = member.migrations.table
-    fragment = member.dataplane.partition(0).fragments.get(NAMESPACE)
+    held: list[int] = []
+    for replica in member.dataplane.partitions:
+        fragment = replica.fragments.get(NAMESPACE)
+        if fragment is not None:
+            held += numbers_in(store_of(fragment).records)
     return Facts(
         member.ctx.master,
         member.migrations.is_in_charge,
         tuple(table.rows),
         tuple(table.versions),
         tuple((one.id, one.verdict) for one in member.migrations.completed_migrations()),
-        () if fragment is None else numbers_in(store_of(fragment).records),
+        tuple(sorted(held)),
         tuple(sorted((at_us, key) for key, at_us in seat.timers.items())),
     )
 

@@ -20,7 +20,7 @@ VIOLATIONS_MAX = 5
 """A world ends after this many broken rules: what follows from the first is no news."""
 STATES_MAX = 2_000_000
 
-_MISHAPS = ("crash", "double", "reset", "vanish")
+_MISHAPS = ("crash", "double", "reset", "restart", "vanish")
 """Transitions that nobody may count on to become settled."""
 
 

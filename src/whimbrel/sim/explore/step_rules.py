@@ -24,7 +24,7 @@ from whimbrel.sim.check_table import (
     OneVerdict,
     RisingVersions,
 )
-from whimbrel.sim.explore.worlds import TinyWorld, slots_of
+from whimbrel.sim.explore.worlds import TinyWorld
 from whimbrel.sim.host import Host
 from whimbrel.sim.stores import unsafe_because
 from whimbrel.sim.world import World
@@ -99,14 +99,13 @@ class FakeWorld:
 
 def copies_promised(world: TinyWorld) -> int:
     """Replicas that a world's plan never goes below."""
-    rows = (world.before, world.after)
-    return min(sum(slot is not None for slot in slots_of(row)) for row in rows)
+    rows = (*world.rows_before, *world.rows_after)
+    return min(sum(slot is not None for slot in row) for row in rows)
 
 
 def copies_ahead(world: TinyWorld) -> int:
-    """Replicas without a hole before them in the row a world ends with."""
-    slots = (*slots_of(world.after), None)
-    return slots.index(None)
+    """Replicas without a hole before them in each row a world ends with."""
+    return min((*row, None).index(None) for row in world.rows_after)
 
 
 class StepRules:
@@ -144,15 +143,31 @@ class StepRules:
         self._one.hosts = [host]
         self._rising._versions[host.name] = {pid: version_before}
         self._rising.row(place, pid, before, after, version)
-        # A plan is as old as the list it was made for. Rows that a new master takes over, and
-        # those of a plan that a new list has ended, were decided for another one.
-        is_planned = host.engine.member.migrations._loop._planning
-        needed = self._copies._needed_now(place) if is_planned else 0
-        self._copies._needed[host.name] = needed
-        self._copies.row(place, pid, before, after, version)
+        if host.engine.member.migrations.is_fetching:
+            self._taken_over(host, pid, before, after)
+        else:
+            self._copies._needed[host.name] = self._copies._needed_now(place)
+            self._copies.row(place, pid, before, after, version)
         for checker in self._at_row:
             checker.row(place, pid, before, after, version)
         return self._one.take()
+
+    def _taken_over(self, host: FakeHost, pid: PartitionId, before: Row, after: Row) -> None:
+        """P5 for a row that the former master decided: who has died since was there then."""
+        listed = host.engine.member.ctx.members
+        holders = [one for one in after if one is not None]
+        dropped = [
+            one for one in before if one is not None and one not in after and listed.get(one)
+        ]
+        added = [one for one in holders if one not in before]
+        staying = {member.id for member in host.engine.member.ctx.data_members()} | set(holders)
+        needed = min(1 + self._one.plan.backup_count, len(staying))
+        if len(dropped) > len(added) and len(holders) < needed:
+            self._one.violation(
+                "P5",
+                f"p{pid} taken over without {dropped}, {needed} replicas are needed",
+                host.name,
+            )
 
     def commit_order(
         self,

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.ids import EMPTY_ROW, Address, MemberId
 from whimbrel.core.member import Member
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.registry import MAP_KIND, backups_value
@@ -41,7 +41,7 @@ from whimbrel.sim.explore.lab import (
     describe,
     fake_engine,
 )
-from whimbrel.sim.explore.worlds import MEMBERS, TinyWorld, row_of
+from whimbrel.sim.explore.worlds import MEMBERS, REBORN, TinyWorld
 
 START_US = 1_000_000_000_000
 SETUP_STEPS_MAX = 5_000
@@ -74,14 +74,18 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     acked: tuple[int, ...] = ()
     """Entries whose writers were told that they are kept."""
     firings: int = 0
+    restarts: int = 0
+    """New processes that may come up on the address of a dead member."""
+    reborn: str = ""
+    """On whose address the member ``REBORN`` runs; empty when it has not come up."""
 
     def digest(self) -> bytes:
         """What tells two states apart. How often time has passed does not."""
-        text = repr(
+        written = msgspec.msgpack.encode(
             (self.now_us, self.members, self.links, self.down, self.crashes, self.mishaps,
-             self.writes, self.killed, self.acked)
+             self.writes, self.killed, self.acked, self.restarts, self.reborn)
         )  # fmt: skip
-        return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+        return blake2b(written, digest_size=DIGEST_BYTES).digest()
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -133,12 +137,34 @@ class Universe:
     def __init__(self, world: TinyWorld, plant: Plant | None = None) -> None:
         self.world = world
         self.lab = Lab(world, plant)
-        self.names = MEMBERS[: world.members]
+        self.first = MEMBERS[: world.members]
+        self.victims = world.victims or self.first
+        self.names = self.first + REBORN * world.restarts
+        """A name is an identity, and the address it is first seen on."""
+        self.rows_before, self.rows_after = world.rows_before, world.rows_after
 
     # -- what may happen ------------------------------------------------------------------
 
     def transitions(self, state: State) -> list[Transition]:
         """Everything that may happen now, time that passes excluded."""
+        found = self._arrivals(state)
+        for name in self.names:
+            snapshot = self._snapshot(state, name)
+            if snapshot == GONE:
+                continue
+            for at_us, key in self.lab.facts[snapshot].timers:
+                if at_us <= state.now_us:
+                    found.append(("timer", name, key))
+            if state.crashes and name in self.victims:
+                found.append(("crash", name))
+            if state.writes and self._is_primary(snapshot, name, self._next_write(state)):
+                found.append(("write", name))
+        if state.restarts and not state.reborn:
+            found += [("restart", one) for one in self.first if self._snapshot(state, one) == GONE]
+        return list(dict.fromkeys(found))
+
+    def _arrivals(self, state: State) -> list[Transition]:
+        """What may become of the head of each connection."""
         found: list[Transition] = []
         for (sender, receiver, channel), _ in state.links:
             found.append(("deliver", sender, receiver, channel))
@@ -149,18 +175,7 @@ class Universe:
                 elif state.mishaps:
                     found.append(("double", sender, receiver, channel))
                     found.append(("reset", sender, receiver))
-        for name in self.names:
-            snapshot = self._snapshot(state, name)
-            if snapshot == GONE:
-                continue
-            for at_us, key in self.lab.facts[snapshot].timers:
-                if at_us <= state.now_us:
-                    found.append(("timer", name, key))
-            if state.crashes:
-                found.append(("crash", name))
-            if state.writes and self._is_primary(snapshot, name):
-                found.append(("write", name))
-        return list(dict.fromkeys(found))
+        return found
 
     def passing(self, state: State) -> list[Transition]:
         """The timers that are due next, when nothing is left but to wait."""
@@ -188,8 +203,12 @@ class Universe:
             if one != GONE
         )
 
-    def _is_primary(self, snapshot: int, name: str) -> bool:
-        return self.lab.facts[snapshot].rows[0][0] == name
+    def _next_write(self, state: State) -> int:
+        """The entry that a client writes next; the first of each partition is there already."""
+        return self.world.partitions + self.world.writes - state.writes
+
+    def _is_primary(self, snapshot: int, name: str, number: int) -> bool:
+        return self.lab.facts[snapshot].rows[self.world.partition_of(number)][0] == name
 
     def _snapshot(self, state: State, name: str) -> int:
         return state.members[self.names.index(name)]
@@ -213,6 +232,8 @@ class Universe:
             return self._deliver(state, transition, (names[0], names[1], names[2]), keep=True)
         if verb == "crash":
             return Move(transition, self._crash(state, names[0]))
+        if verb == "restart":
+            return self._restart(state, transition, names[0])
         draft = _Draft(state)
         if verb == "vanish":
             self._clear(draft, names[0], names[1])
@@ -220,8 +241,7 @@ class Universe:
         if verb == "reset":
             return self._reset(state, transition, names[0], names[1])
         if verb == "write":
-            number = 1 + self.world.writes - state.writes
-            item = self.lab.item(Write(number))
+            item = self.lab.item(Write(self._next_write(state)))
             return self._step(state, draft, transition, names[0], item, writes=state.writes - 1)
         if verb in ("timer", "wait"):
             changes = {"firings": state.firings + 1}
@@ -255,6 +275,20 @@ class Universe:
         self._end(draft, name)
         return draft.finish(state, crashes=state.crashes - 1, killed=state.killed + 1)
 
+    def _restart(self, state: State, transition: Transition, name: str) -> Move:
+        """A new process, with a new identity, on the address of a dead one."""
+        info = MemberInfo(MemberId(REBORN), address_of(name), host=name)
+        draft = _Draft(state)
+        seat = Seat(Member(info, self.world.settings, state.now_us))
+        if self.lab.plant is not None:
+            self.lab.plant(fake_engine(seat.member))
+        draft.members[self.names.index(REBORN)] = self.lab.add(seat)
+        begun = draft.finish(state, restarts=state.restarts - 1)
+        begun = msgspec.structs.replace(begun, reborn=name)
+        addresses = tuple(address_of(one) for one in self.first)
+        item = self.lab.item(Started(addresses))
+        return self._step(begun, _Draft(begun), transition, REBORN, item)
+
     def _end(self, draft: _Draft, name: str) -> None:
         draft.members[self.names.index(name)] = GONE
         for key in [key for key in draft.links if key[1] == name]:
@@ -283,7 +317,11 @@ class Universe:
         now_us = changes.get("now_us", state.now_us)
         outcome = self.lab.step(draft.members[at], now_us, item)
         draft.members[at] = outcome.member
-        for receiver, channel, sent in outcome.sends:
+        for named, channel, sent in outcome.sends:
+            receiver = named
+            if named[0] == "@":
+                is_reborn = state.reborn and named[1:] == state.reborn
+                receiver = REBORN if is_reborn else named[1:]
             if self._listens(draft, receiver):
                 if (who, receiver) not in draft.down:
                     draft.push((who, receiver, channel), sent)
@@ -323,12 +361,12 @@ class Universe:
             UsageError: The world does not get there; it is none that can be explored.
         """
         world, lab = self.world, self.lab
-        addresses = tuple(address_of(name) for name in self.names)
+        addresses = tuple(address_of(name) for name in self.first)
         members = []
-        for name in self.names:
+        for name in self.first:
             info = MemberInfo(MemberId(name), address_of(name), host=name)
             members.append(lab.add(Seat(Member(info, world.settings, START_US))))
-        state = State(START_US, (GONE,) * len(members), ())
+        state = State(START_US, (GONE,) * len(self.names), ())
         for at, number in enumerate(members):
             draft = _Draft(state)
             draft.members[at] = number
@@ -337,9 +375,9 @@ class Universe:
             state = self._run(state, joined=at + 1)
         state = self._arrange(state)
         state = self._prepare(state)
-        target = Plan(row_of(world.after))
+        target = Plan(self.rows_after)
         move = self._step(state, _Draft(state), ("plan",), "a", lab.item(target))
-        for name in self.names[1:]:
+        for name in self.first[1:]:
             draft = _Draft(move.state)
             # Whoever becomes master wishes the same.
             move = self._step(move.state, draft, ("plan",), name, lab.item(target))
@@ -348,13 +386,14 @@ class Universe:
             crashes=world.crashes + bool(world.dead),
             mishaps=world.mishaps,
             writes=world.writes,
-            acked=(0,),
+            restarts=world.restarts,
+            acked=tuple(range(world.partitions)),
             firings=0,
         )
         return self._crash(begun, world.dead) if world.dead else begun
 
     def _arrange(self, state: State) -> State:
-        """A map whose entries need the world's backups, and the row the world begins with."""
+        """A map whose entries need the world's backups, and the rows the world begins with."""
         world, lab = self.world, self.lab
         at = self.names.index("a")
         seat = clone(lab.seat(state.members[at]))
@@ -363,26 +402,30 @@ class Universe:
         seat.member.registry.announce([(MAP_KIND, "m", True, value)])
         draft = _Draft(state)
         draft.members[at] = lab.add(seat)
-        # First the primary alone: no plan turns a full row round in itself.
-        for wanted in (world.before[0], world.before):
-            item = lab.item(Plan(row_of(wanted)))
+        # First the primaries alone: no plan turns a full row round in itself.
+        primaries = tuple((row[0], *EMPTY_ROW[1:]) for row in self.rows_before)
+        for wanted in (primaries, self.rows_before):
+            item = lab.item(Plan(wanted))
             state = self._run(self._step(state, draft, ("plan",), "a", item).state)
             draft = _Draft(state)
         return state
 
     def _prepare(self, state: State) -> State:
-        """One entry that everybody who should have it has; planted bugs are put in."""
-        primary = self.world.before[0].lower()
-        item = self.lab.item(Write(0))
-        state = self._run(self._step(state, _Draft(state), ("write",), primary, item).state)
+        """One entry a partition that everybody who should have it has; planted bugs are put in."""
+        for number, row in enumerate(self.rows_before):
+            item, primary = self.lab.item(Write(number)), str(row[0])
+            state = self._run(self._step(state, _Draft(state), ("write",), primary, item).state)
         facts = self.lab.facts[self._snapshot(state, "a")]
-        wanted = row_of(self.world.before)
-        if facts.rows[0] != wanted:
-            raise UsageError(f"world {self.world.name} begins with {facts.rows[0]}, not {wanted}")
+        if facts.rows != self.rows_before:
+            raise UsageError(
+                f"world {self.world.name} begins with {facts.rows}, not {self.rows_before}"
+            )
         if self.lab.plant is None:
             return state
         draft = _Draft(state)
         for at, number in enumerate(state.members):
+            if number == GONE:
+                continue
             seat = clone(self.lab.seat(number))
             self.lab.plant(fake_engine(seat.member))
             draft.members[at] = self.lab.add(seat)

@@ -1,10 +1,10 @@
-"""The tiny worlds that are explored: one migration of each kind, and what may go wrong in it."""
+"""The tiny worlds that are explored: a migration or two, and what may go wrong in them."""
 
 from __future__ import annotations
 
 import msgspec
 
-from whimbrel.core.ids import EMPTY_ROW, MemberId, Row
+from whimbrel.core.ids import EMPTY_ROW, MemberId, PartitionId, Row
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.settings import CoreSettings, MapSettings
 from whimbrel.errors import UsageError
@@ -13,10 +13,15 @@ FOREVER_US = 1_000_000_000_000
 """Periods of things that only repeat what is known: never due in a tiny world."""
 MEMBERS = "abcd"
 """Names of members, oldest first: ``a`` is the first master."""
+REBORN = "z"
+"""Name of a member that comes up on the address of a dead one."""
 
 
 class TinyWorld(msgspec.Struct, frozen=True):
-    """What one exploration begins with. Rows are written ``BA-``: who is at index 0, 1, 2."""
+    """What one exploration begins with.
+
+    Rows are written ``BA-``: who is at index 0, 1, 2; those of two partitions ``BA/CA``.
+    """
 
     name: str
     kinds: tuple[MigrationKind, ...]
@@ -33,17 +38,46 @@ class TinyWorld(msgspec.Struct, frozen=True):
     """Entries that may be written while things move."""
     dead: str = ""
     """Who is killed before anything is explored: the others have not heard of it."""
+    restarts: int = 0
+    """Dead members in whose place, on the same address, a new process may come up."""
+    parallel_max: int = 10
+    """Migrations that a member may take part in at once."""
+    victims: str = ""
+    """Who may be killed; empty for anybody."""
+    is_long: bool = False
+    """Whether it is left out of the default worlds although it has one kind of harm only."""
 
     @property
     def is_deep(self) -> bool:
-        """Whether it takes many minutes: two kinds of harm at once."""
-        return (self.crashes > 0) + (self.mishaps > 0) + (self.writes > 0) > 1
+        """Whether it takes many minutes: two kinds of harm at once, or many members."""
+        kinds = (self.crashes > 0) + (self.mishaps > 0) + (self.writes > 0)
+        return self.is_long or kinds > 1
+
+    @property
+    def rows_before(self) -> tuple[Row, ...]:
+        """The table that it begins with."""
+        return tuple(row_of(text) for text in self.before.split("/"))
+
+    @property
+    def rows_after(self) -> tuple[Row, ...]:
+        """The table that is wished for."""
+        return tuple(row_of(text) for text in self.after.split("/"))
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return len(self.rows_before)
+
+    def partition_of(self, number: int) -> PartitionId:
+        """Where an entry belongs."""
+        return PartitionId(number % self.partitions)
 
     @property
     def settings(self) -> CoreSettings:
-        """The product's defaults, with one partition, and nothing periodic."""
+        """The product's defaults, with few partitions, and nothing periodic."""
         return CoreSettings(
-            partition_count=1,
+            partition_count=self.partitions,
+            migration_max_parallel=self.parallel_max,
             heartbeat_interval_us=FOREVER_US,
             heartbeat_timeout_us=10 * FOREVER_US,
             member_list_publish_interval_us=FOREVER_US,
@@ -54,14 +88,9 @@ class TinyWorld(msgspec.Struct, frozen=True):
         )
 
 
-def slots_of(text: str) -> tuple[str | None, ...]:
-    """The names in a written row, None for a hole."""
-    return tuple(None if letter == "-" else letter.lower() for letter in text)
-
-
 def row_of(text: str) -> Row:
     """A written row; in a tiny world a member's name is its identity."""
-    slots = [None if name is None else MemberId(name) for name in slots_of(text)]
+    slots = [None if letter == "-" else MemberId(letter.lower()) for letter in text]
     return (*slots, *EMPTY_ROW[len(slots) :])
 
 
@@ -76,30 +105,104 @@ _KINDS: tuple[tuple[MigrationKind, str, str, int], ...] = (
 )
 
 
-def _worlds() -> list[TinyWorld]:
+_FOUR: tuple[tuple[MigrationKind, str, str, int], ...] = (
+    (MigrationKind.MOVE, "BC", "BD", 1),
+    (MigrationKind.COPY, "BC", "BCD", 2),
+    (MigrationKind.SHIFT_UP, "B-C", "BC", 2),
+    (MigrationKind.SHIFT_DOWN, "B-C", "DBC", 2),
+    (MigrationKind.SHIFT_UP_SHIFT_DOWN, "B-C", "CB", 2),
+    (MigrationKind.CLEAR, "BCD", "BC", 2),
+    (MigrationKind.STEP_DOWN, "BC", "B-C", 2),
+)
+"""With a fourth member the master needs no replica: source, destination and master are three, and
+somebody takes no part at all."""
+
+
+def _harmed(plain: TinyWorld, victims: str = "", is_long: bool = False) -> list[TinyWorld]:
+    """A world, the same with a crash, and the same with a mishap.
+
+    Args:
+        plain: The world without harm.
+        victims: Who may be killed; empty for anybody.
+        is_long: Whether the world with a crash is none of the default ones.
+    """
+    name, replace = plain.name, msgspec.structs.replace
+    return [
+        plain,
+        replace(plain, name=f"{name}-crash", crashes=1, victims=victims, is_long=is_long),
+        replace(plain, name=f"{name}-mishap", mishaps=1),
+    ]
+
+
+def _three_members() -> list[TinyWorld]:
+    """One migration of each kind; with two kinds of harm; and with a client that writes."""
     found: list[TinyWorld] = []
     for kind, before, after, backups in _KINDS:
-        name = kind.value.lower().replace("_", "-")
-        plain = TinyWorld(name, (kind,), before, after, backup_count=backups)
-        found += [
-            plain,
-            msgspec.structs.replace(plain, name=f"{name}-crash", crashes=1),
-            msgspec.structs.replace(plain, name=f"{name}-mishap", mishaps=1),
-            msgspec.structs.replace(plain, name=f"{name}-both", crashes=1, mishaps=1),
-        ]
-    found += [
-        TinyWorld("promotion", (MigrationKind.PROMOTION,), "BCA", "BCA", backup_count=2, dead="b"),
-        TinyWorld("promotion-crash", (MigrationKind.PROMOTION,), "BCA", "BCA", 3, 2, 1, dead="b"),
-        TinyWorld(
-            "promotion-mishap", (MigrationKind.PROMOTION,), "BCA", "BCA", 3, 2, 0, 1, dead="b"
-        ),
-        TinyWorld("move-write", (MigrationKind.MOVE,), "BA", "CA", writes=1),
-        TinyWorld("move-write-crash", (MigrationKind.MOVE,), "BA", "CA", crashes=1, writes=1),
+        plain = TinyWorld(_name_of(kind), (kind,), before, after, backup_count=backups)
+        found += _harmed(plain)
+        found.append(msgspec.structs.replace(found[-1], name=f"{plain.name}-both", crashes=1))
+    kinds = (MigrationKind.PROMOTION,)
+    found += _harmed(TinyWorld("promotion", kinds, "BCA", "BCA", backup_count=2, dead="b"))
+    move = TinyWorld("move-write", (MigrationKind.MOVE,), "BA", "CA", writes=1)
+    return [*found, move, msgspec.structs.replace(move, name="move-write-crash", crashes=1)]
+
+
+def _four_members() -> list[TinyWorld]:
+    """A bystander that has no part in it; the master dies in worlds of their own."""
+    found: list[TinyWorld] = []
+    worlds = [
+        TinyWorld(f"{_name_of(kind)}-four", (kind,), before, after, 4, backups)
+        for kind, before, after, backups in _FOUR
     ]
+    worlds.append(TinyWorld("move-spare", (MigrationKind.MOVE,), "BA", "CA", 4))
+    kinds = (MigrationKind.PROMOTION,)
+    worlds.append(TinyWorld("promotion-four", kinds, "BCD", "BCD", 4, 2, dead="b"))
+    for plain in worlds:
+        # The largest of them: a quarter of a million states.
+        is_long = MigrationKind.SHIFT_DOWN in plain.kinds
+        found += _harmed(plain, victims="bcd", is_long=is_long)
+        found.append(
+            msgspec.structs.replace(
+                plain, name=f"{plain.name}-master", crashes=1, victims="a", is_long=True
+            )
+        )
     return found
 
 
-WORLDS: dict[str, TinyWorld] = {world.name: world for world in _worlds()}
+def _two_partitions() -> list[TinyWorld]:
+    """Two migrations that share their members, side by side or, by the cap, one at a time."""
+    moves = TinyWorld("moves", (MigrationKind.MOVE,), "BA/BA", "CA/CA")
+    kinds = (MigrationKind.MOVE, MigrationKind.COPY)
+    mixed = TinyWorld("move-copy", kinds, "BA/C-", "CA/CB")
+    replace = msgspec.structs.replace
+    return [
+        *_harmed(moves, is_long=True),
+        *_harmed(mixed, is_long=True),
+        *_harmed(replace(moves, name="moves-capped", parallel_max=1), is_long=True),
+        *_harmed(replace(mixed, name="move-copy-capped", parallel_max=1)),
+    ]
+
+
+def _restarts() -> list[TinyWorld]:
+    """A new process comes up in the place of one that died, whenever that may be."""
+    move = TinyWorld("move-restart", (MigrationKind.MOVE,), "BA", "CA", crashes=1, restarts=1)
+    copy = TinyWorld("copy-restart", (MigrationKind.COPY,), "B-", "BC", crashes=1, restarts=1)
+    replace = msgspec.structs.replace
+    return [
+        replace(one, name=f"{one.name}-{role}", victims=victim, is_long=victim == "a")
+        for one in (move, copy)
+        for role, victim in (("source", "b"), ("destination", "c"), ("master", "a"))
+    ]
+
+
+def _name_of(kind: MigrationKind) -> str:
+    return kind.value.lower().replace("_", "-")
+
+
+WORLDS: dict[str, TinyWorld] = {
+    world.name: world
+    for world in (*_three_members(), *_four_members(), *_two_partitions(), *_restarts())
+}
 """By name."""
 
 
