@@ -58,6 +58,10 @@ ENTRY_BYTES = 60
 """What a key and its record take beside the value, about."""
 
 
+QUESTIONS = 3
+"""Of a copy besides its chunks: the master's to the source, the probe, the commit."""
+
+
 def copy_wait_us(world: World) -> int:
     """How long a cluster may take to copy what it holds, twice (a plan may be dropped half-way).
 
@@ -77,7 +81,8 @@ def copy_wait_us(world: World) -> int:
         parallel = 1
     in_a_row = max(max(entries), sum(entries) // parallel)
     depth = 1 + world.plan.backup_count + world.plan.async_backup_count
-    return 2 * depth * (in_a_row // a_chunk) * world.plan.round_trip_us
+    questions = in_a_row // a_chunk + QUESTIONS * settings.partition_count // parallel
+    return 2 * depth * questions * world.plan.round_trip_us
 
 
 def entry_count(host: Host, pid: int) -> int:
