@@ -6,7 +6,8 @@ import msgspec
 
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.host import Host
-from whimbrel.sim.profile import draw_plan, profile_named
+from whimbrel.sim.profile import draw_plan
+from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.sim_client import SILENCE_US
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.workload import SET_MAP, Operation, Outcome

@@ -8,7 +8,8 @@ import pytest
 from whimbrel.sim.check_data import EVENTS_PER_S_MAX, Bounded, events_per_s_max
 from whimbrel.sim.check_more import LeavesWithNothing
 from whimbrel.sim.entropy import Entropy
-from whimbrel.sim.profile import Plan, draw_plan, profile_named
+from whimbrel.sim.profile import Plan, draw_plan
+from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import simulate
 from whimbrel.sim.stores import copy_wait_us
 from whimbrel.sim.watch import member_of

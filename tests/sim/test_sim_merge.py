@@ -11,7 +11,8 @@ from whimbrel.core.merging.target import MergeTarget
 from whimbrel.core.messages import MergeRequested
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.sim.entropy import Entropy
-from whimbrel.sim.profile import draw_plan, profile_named
+from whimbrel.sim.profile import draw_plan
+from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Run
 from whimbrel.sim.workload import SET_MAP
 from whimbrel.sim.world import World

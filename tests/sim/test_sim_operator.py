@@ -18,7 +18,8 @@ from whimbrel.sim.coverage import (
     SYNC,
 )
 from whimbrel.sim.entropy import Entropy
-from whimbrel.sim.profile import draw_plan, profile_named
+from whimbrel.sim.profile import draw_plan
+from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Report, simulate
 
 

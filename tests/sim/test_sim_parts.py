@@ -16,7 +16,8 @@ from whimbrel.sim.entropy import Entropy, log_uniform
 from whimbrel.sim.families import MORE_FAMILIES
 from whimbrel.sim.nemesis import _DRAW, FaultEvent
 from whimbrel.sim.network import Network, NetworkProfile
-from whimbrel.sim.profile import FAMILIES, PROFILES, draw_plan, profile_named
+from whimbrel.sim.profile import FAMILIES, draw_plan
+from whimbrel.sim.profiles import PROFILES, profile_named
 from whimbrel.sim.scenario import Scenario, parse_scenario
 from whimbrel.sim.scheduler import Scheduler
 from whimbrel.sim.shrink import Shrinker

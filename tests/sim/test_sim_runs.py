@@ -11,7 +11,7 @@ import pytest
 
 from whimbrel.cli.main import run as run_command
 from whimbrel.sim.checkers import rules
-from whimbrel.sim.profile import PROFILES
+from whimbrel.sim.profiles import PROFILES
 from whimbrel.sim.run import simulate
 
 RUN = """

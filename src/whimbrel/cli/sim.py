@@ -152,7 +152,7 @@ def _looks_everywhere(
 
 
 def _print_profiles() -> None:
-    from whimbrel.sim.profile import PROFILES
+    from whimbrel.sim.profiles import PROFILES
 
     for name, profile in sorted(PROFILES.items()):
         sys.stdout.write(f"{name:<8} {profile.sentence}\n")

@@ -19,14 +19,8 @@ from whimbrel.sim.coverage import ERRORS
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.moments import Moment
 from whimbrel.sim.nemesis import FaultEvent
-from whimbrel.sim.profile import (
-    HOUR_US,
-    SECOND_US,
-    Plan,
-    Profile,
-    draw_plan,
-    profile_named,
-)
+from whimbrel.sim.profile import HOUR_US, SECOND_US, Plan, Profile, draw_plan
+from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.stores import copy_wait_us, unsafe_because
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.workload import REGISTER_MAP, SET_MAP

@@ -31,7 +31,8 @@ from whimbrel.sim.guards import GUARDS
 from whimbrel.sim.moments import Moment, parse_moment
 from whimbrel.sim.nemesis import FaultEvent
 from whimbrel.sim.planted import BUGS
-from whimbrel.sim.profile import Plan, draw_plan, profile_named
+from whimbrel.sim.profile import Plan, draw_plan
+from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Report, simulate
 
 SAFE = "safe"

@@ -18,7 +18,8 @@ from whimbrel.errors import UsageError
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.nemesis import FaultEvent
-from whimbrel.sim.profile import SECOND_US, Plan, draw_plan, profile_named
+from whimbrel.sim.profile import SECOND_US, Plan, draw_plan
+from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Run
 from whimbrel.sim.stores import unsafe_because
 from whimbrel.sim.watch import member_of
