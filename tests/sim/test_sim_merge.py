@@ -14,10 +14,23 @@ from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Run
+from whimbrel.sim.scenario import parse_scenario
 from whimbrel.sim.workload import SET_MAP
 from whimbrel.sim.world import World
 
 FOREVER_US = 1 << 60
+SPLIT = """
+profile split
+set members 5
+set hosts 5
+set lite_hosts 0
+set partitions 7
+set backups 1
+set rounds 1
+set operations_per_s 150
+set smart_clients 4
+set heartbeat_timeout_us 3000000
+"""
 
 
 def merging_world(refused_us: int, monkeypatch: pytest.MonkeyPatch) -> World:
@@ -62,3 +75,22 @@ def test_a_run_waits_for_merges_and_no_longer_than_a_while(
     world.watch.final()
     rules = [violation.rule for violation in world.violations]
     assert rules == ([] if refused_us < FOREVER_US else ["D10"])
+
+
+@pytest.mark.parametrize("seed", [9, 13, 17, 18, 19])
+def test_a_list_that_arrives_late_drops_nothing(seed: int) -> None:
+    """M6, D10: what the weaker part took in a split is merged, none of it dropped.
+
+    Method: a cut of three members from two. The master removes the two one after the other, and the
+    list that still has one of them is the first that the other one gets once the cut has healed.
+    """
+    cuts = [f"{one} {other}" for one in ("m1", "m2", "m3") for other in ("m4", "m5")]
+    lines = [f"seed {seed}", SPLIT, "never expelled.dropped"]
+    for second, verb in ((12, "cut"), (32, "heal")):
+        for pair in cuts:
+            there, back = pair.split()
+            lines += [f"at {second} {verb} {there} {back}", f"at {second} {verb} {back} {there}"]
+    scenario = parse_scenario("\n".join([*lines, "at 45 calm"]))
+    report = scenario.play()
+    assert scenario.is_as_expected(report), (report.violations, report.notes)
+    assert report.notes["expelled"] >= 2

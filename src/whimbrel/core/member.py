@@ -255,8 +255,9 @@ class Member:
         if not self.membership.is_split:
             # The cluster removed us. What it has a copy of it has newer by now; the rest it lost.
             dropped = [leftover for leftover in held if is_held_elsewhere(self, leftover)]
-            count = sum(leftover.remaining for leftover in dropped)
-            self.ctx.note("expelled.dropped", "warning", entries=count)
+            if dropped:
+                count = sum(leftover.remaining for leftover in dropped)
+                self.ctx.note("expelled.dropped", "warning", entries=count)
             held = [leftover for leftover in held if leftover not in dropped]
         if held or unfinished:
             self.split_data = SplitData((*held, *unfinished), self.registry.alive())

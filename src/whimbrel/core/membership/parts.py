@@ -27,6 +27,17 @@ def is_apart(ours: MemberList, told: SuspicionTold) -> bool:
     return bool(told.members) and not any(ours.get(member) for member in told.members)
 
 
+def is_split(ours: MemberList, told: SuspicionTold) -> bool:
+    """Whether what we hold may be known to nobody who goes on: the other part went its own way.
+
+    So it is when the lists have no member in common, and when ours has lost the master of theirs:
+    a list that was on its way while the parts were cut off from each other may still name members
+    that follow us, and that will be told the same.
+    """
+    lost_master = bool(told.members) and told.master is not None and ours.get(told.master) is None
+    return is_apart(ours, told) or lost_master
+
+
 def is_weaker(ours: MemberList, told: SuspicionTold) -> bool:
     """Whether our part merges into the one that told us of its list.
 

@@ -14,7 +14,7 @@ import msgspec
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import FOLLOWS_ANOTHER
 from whimbrel.core.membership.heartbeats import Heartbeats
-from whimbrel.core.membership.parts import is_apart, is_weaker
+from whimbrel.core.membership.parts import is_apart, is_split, is_weaker
 from whimbrel.core.membership.room import Phase, Room
 from whimbrel.core.messages import ProbeAnswered, ProbeRequested, SuspicionTold
 
@@ -87,7 +87,7 @@ class Strangers:
             if ctx.is_master:
                 for member in ctx.others():
                     ctx.send(member, msgspec.structs.replace(told, to=member))
-            room.is_split = is_apart(ctx.members, told)
+            room.is_split = is_split(ctx.members, told)
             room.gone_on = told.members
             room.expel(f"list version {told.list_version} of master {told.master} is without us")
         elif ctx.is_member(sender):
