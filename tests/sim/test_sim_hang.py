@@ -8,6 +8,7 @@ from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.host import Host
 from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
+from whimbrel.sim.run import simulate
 from whimbrel.sim.sim_client import SILENCE_US
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.workload import SET_MAP, Operation, Outcome
@@ -89,3 +90,10 @@ def test_a_whole_map_call_ends_before_its_client_loses_patience() -> None:
     assert operation.outcome is Outcome.UNKNOWN
     assert world.error_counts == {38: 1}
     assert not world.violations
+
+
+def test_a_call_to_a_member_that_came_back_under_its_identity_ends() -> None:
+    """C1: the seed in which a restarted process took new calls for ones it had heard before its
+    list was known.
+    """
+    assert simulate(29931100190, "states").violations == ()

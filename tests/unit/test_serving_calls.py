@@ -55,6 +55,26 @@ def test_a_call_and_its_answer() -> None:
     assert pair.a.waiting_count() == 0
 
 
+def test_numbers_go_on_when_a_member_comes_back_under_its_identity() -> None:
+    """C1, D2: a process that starts again with its identity hears calls of the list before, and we
+    drop them when the list is without it. What we call later is neither taken for them nor answered
+    by their answers.
+    """
+    pair = Pair()
+    for body in (b"one", b"two", b"three"):
+        pair.a.start(B, ASK, body, f"old {body!r}")
+    pair.to_b()
+    late, pair.wire[A] = pair.wire[A], []
+    assert len(pair.a.member_left(B)) == 3
+    pair.a.start(B, ASK, b"new", "new")
+    pair.wire[A] = late
+    pair.to_a()
+    assert pair.answered == []
+    pair.to_b()
+    pair.to_a()
+    assert pair.answered == [("new", b"echo new")]
+
+
 def test_a_lost_call_is_sent_again_and_runs_once() -> None:
     """Goal: a call lost with its link is repeated; one that had arrived is not executed twice."""
     pair = Pair()

@@ -65,11 +65,11 @@ class _Outgoing:
 
     __slots__ = ("bytes", "kind", "marks", "next_number", "told_floor", "untold_bytes", "waiting")
 
-    def __init__(self) -> None:
-        self.next_number = 1
+    def __init__(self, first_number: int) -> None:
+        self.next_number = first_number
         self.marks: deque[tuple[int, int]] = deque()
         """Moments (us), each with the number that the next call had then."""
-        self.told_floor = 1
+        self.told_floor = first_number
         self.kind = 0
         self.waiting: dict[int, Call] = {}
         self.bytes = 0
@@ -107,6 +107,10 @@ class Calls:
         self._send = send
         self._outgoing: dict[MemberId, _Outgoing] = {}
         self._incoming: dict[MemberId, _Incoming] = {}
+        self._first_number = 1
+        """Of the calls to a member that we had no calls to before, or that came back: greater than
+        any number used to one that left. A process that starts again under the same identity may
+        have heard calls meant for the one before it, and their numbers must not mean others."""
 
     # -- as the caller --------------------------------------------------------------------
 
@@ -128,7 +132,7 @@ class Calls:
         """
         outgoing = self._outgoing.get(target)
         if outgoing is None:
-            outgoing = self._outgoing[target] = _Outgoing()
+            outgoing = self._outgoing[target] = _Outgoing(self._first_number)
         waiting = outgoing.waiting
         if (
             waiting
@@ -325,4 +329,7 @@ class Calls:
         """Forget a member; returns the calls that will never be answered."""
         self._incoming.pop(peer, None)
         outgoing = self._outgoing.pop(peer, None)
-        return [] if outgoing is None else list(outgoing.waiting.values())
+        if outgoing is None:
+            return []
+        self._first_number = max(self._first_number, outgoing.next_number)
+        return list(outgoing.waiting.values())
