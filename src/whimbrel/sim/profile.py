@@ -115,11 +115,16 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def one_way_bound_us(self) -> int:
-        """How long who is heard in one direction only may stay on a list (L5)."""
+        """How long who is heard in one direction only may stay on a list (L5).
+
+        A member whose timers are late forgives the others as much silence as it was late.
+        """
         settings = self.settings
+        silence_us = settings.heartbeat_timeout_us + 3 * settings.heartbeat_interval_us
+        forgiven_us = silence_us * self.timer_late_us // settings.heartbeat_interval_us
         return (
-            settings.heartbeat_timeout_us
-            + 3 * settings.heartbeat_interval_us
+            silence_us
+            + forgiven_us
             + settings.claim_timeout_us
             + 2 * settings.call_timeout_us
         )
