@@ -99,3 +99,8 @@ def test_halves_are_merged_by_each_policy() -> None:
     reports = [run_clean(seed, "merge") for seed in (1, 2, 3)]
     assert any(report.seen.get(EQUAL_HALVES) for report in reports)
     assert sum(any(report.seen.get(one) for report in reports) for one in POLICIES) > 1
+
+
+def test_an_upgrade_while_passive_changes_versions_and_no_row() -> None:
+    """O1, PIM-43: the seed in which the cluster got version 4.1 while it was PASSIVE."""
+    run_clean(29931100429, "mixed")

@@ -23,9 +23,12 @@ class StateObeyed(Checker):
         """Since when every running member has been PASSIVE; None when one is not."""
 
     def row(self, host: Host, pid: PartitionId, before: Row, after: Row, version: int) -> None:
-        """T: the table of a master that is no joiner stands still in FROZEN and PASSIVE."""
+        """T: the rows of a master that is no joiner stand still in FROZEN and PASSIVE.
+
+        Their versions do not where the cluster is upgraded in such a state (PIM-43).
+        """
         member = member_of(host)
-        if not member.ctx.is_master or member.migrations.is_fetching:
+        if before == after or not member.ctx.is_master or member.migrations.is_fetching:
             return
         state = member.ctx.members.state
         if not state.promotion_allowed:

@@ -122,12 +122,7 @@ class Plan(msgspec.Struct, frozen=True):
         settings = self.settings
         silence_us = settings.heartbeat_timeout_us + 3 * settings.heartbeat_interval_us
         forgiven_us = silence_us * self.timer_late_us // settings.heartbeat_interval_us
-        return (
-            silence_us
-            + forgiven_us
-            + settings.claim_timeout_us
-            + 2 * settings.call_timeout_us
-        )
+        return silence_us + forgiven_us + settings.claim_timeout_us + 2 * settings.call_timeout_us
 
     @property
     def round_trip_us(self) -> int:
