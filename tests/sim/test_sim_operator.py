@@ -67,7 +67,7 @@ def test_half_of_the_mixed_clusters_begin_at_4_0() -> None:
 @pytest.mark.parametrize("seed", [1, 4])
 def test_everything_mixed(seed: int) -> None:
     """Fault list 68, 73, 77 beside all the others, in clusters of either version."""
-    run_clean(seed, "mixed")
+    assert run_clean(seed, "mixed").faults
 
 
 def test_one_way_links_end_outside_the_list() -> None:
@@ -89,7 +89,8 @@ def test_a_member_dies_in_its_plan_with_another_leaving() -> None:
     """ADL-46, P5: how many copies a plan must leave is what those can hold who are left. A member
     dies while the master, which wants to leave, moves its copies there.
     """
-    run_clean(1, "snares")
+    faults = run_clean(1, "snares").faults
+    assert faults["crash"] and faults["leave"]
 
 
 def test_halves_are_merged_by_each_policy() -> None:
@@ -103,4 +104,4 @@ def test_halves_are_merged_by_each_policy() -> None:
 
 def test_an_upgrade_while_passive_changes_versions_and_no_row() -> None:
     """O1, PIM-43: the seed in which the cluster got version 4.1 while it was PASSIVE."""
-    run_clean(29931100429, "mixed")
+    assert run_clean(29931100429, "mixed").notes["migration.ways"]

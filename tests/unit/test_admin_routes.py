@@ -185,7 +185,7 @@ def test_a_body_without_end_or_that_does_not_come(
 
     async def silent() -> AsyncIterator[bytes]:
         yield b"{"
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     assert ask(pair[0], "POST", "/api/v1/shutdown", content=endless()).status_code == 413
     monkeypatch.setattr(routes_module, "BODY_TIMEOUT_S", 0.02)

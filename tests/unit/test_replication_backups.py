@@ -95,7 +95,7 @@ def test_a_member_with_nothing_to_send_is_not_asked(monkeypatch: pytest.MonkeyPa
     assert hints() == (True, True)
     assert primary.take_backups() and backup.take_acks()
     net.cut("a", "b")
-    monkeypatch.setattr("whimbrel.core.replication.dataplane.BYTES_IN_FLIGHT_MAX", 5_000)
+    monkeypatch.setattr("whimbrel.core.replication.outbox.BYTES_IN_FLIGHT_MAX", 5_000)
     net.put("m", 1, "v" * 5_000)
     primary.take_backups()
     assert primary.congested and hints() == (True, False)
@@ -323,8 +323,7 @@ def test_answers_lost_with_their_own_link_are_repeated() -> None:
 
 def test_bytes_under_way_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Safety rule 9: large values stop writes before their number does."""
-    for module in ("outbox", "dataplane"):
-        monkeypatch.setattr(f"whimbrel.core.replication.{module}.BYTES_IN_FLIGHT_MAX", 5_000)
+    monkeypatch.setattr("whimbrel.core.replication.outbox.BYTES_IN_FLIGHT_MAX", 5_000)
     net = two()
     net.cut("a", "b")
     net.put("m", 1, "v" * 5_000)

@@ -15,6 +15,7 @@ from tests.unit.migration_net import MS, FakeExport, wish
 from tests.unit.migration_net import SETTINGS as CONTROL_SETTINGS
 from tests.unit.migration_net import Net as ControlNet
 from tests.unit.replication_net import SETTINGS, Net, migration
+from tests.unit.yardstick import slowdown
 
 from whimbrel.core.ids import Namespace
 from whimbrel.core.messages import (
@@ -157,18 +158,23 @@ def steps_of_a_large_migration() -> dict[str, list[float]]:
 
 def test_no_step_of_a_migration_occupies_a_member_for_long() -> None:
     """GCM-42: a large fragment moves in steps of at most 5 ms of CPU each, so that operations on
-    other partitions are served in between. Method: the least of three runs for each step.
+    other partitions are served in between, on a calm machine. Method: the least of three runs for
+    each step; a machine that is slow just now is allowed its slowness.
     """
+    runs: list[dict[str, list[float]]] = []
+    slowest = slowdown()
     gc.collect()
     gc.disable()
     try:
-        runs = [steps_of_a_large_migration() for _ in range(3)]
+        for _ in range(3):
+            runs.append(steps_of_a_large_migration())
+            slowest = max(slowest, slowdown())
     finally:
         gc.enable()
     assert len(runs[0]["send"]) > 30, "it is a large fragment"
     for name in runs[0]:
         least = [min(times) for times in zip(*(run[name] for run in runs), strict=True)]
-        assert max(least) <= STEP_MS_MAX, (name, sorted(least)[-3:])
+        assert max(least) <= STEP_MS_MAX * slowest, (name, slowest, sorted(least)[-3:])
 
 
 class Whole(FakeExport):

@@ -39,6 +39,7 @@ BENCHMARKS = {
     "hot-path": Benchmark("hot_path", "CPU of pipelined gets and puts in Python alone"),
     "planner": Benchmark("planner", "CPU of the master's planning, copies beside their bound"),
     "join": Benchmark("join", "Time of a join and a leave, four real processes"),
+    "start": Benchmark("start", "Time from the start of a member's process to its ready line"),
     "heartbeats": Benchmark(
         "heartbeats", "Longest gap between heartbeats while data move, four real processes",
         ("mib",),

@@ -14,7 +14,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, Expelled, Joined, TableChanged
 from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId
 from whimbrel.core.membership.service import Membership
-from whimbrel.core.merging.leftovers import SplitData, is_held_elsewhere, leftovers_of
+from whimbrel.core.merging.leftovers import SplitData, leftovers_of, split_by_copies
 from whimbrel.core.merging.service import Merging
 from whimbrel.core.messages import Message, RegistryEntry
 from whimbrel.core.migration.service import Migrations
@@ -254,11 +254,10 @@ class Member:
         held = leftovers_of(self)
         if not self.membership.is_split:
             # The cluster removed us. What it has a copy of it has newer by now; the rest it lost.
-            dropped = [leftover for leftover in held if is_held_elsewhere(self, leftover)]
+            held, dropped = split_by_copies(self, held)
             if dropped:
                 count = sum(leftover.remaining for leftover in dropped)
                 self.ctx.note("expelled.dropped", "warning", entries=count)
-            held = [leftover for leftover in held if leftover not in dropped]
         if held or unfinished:
             self.split_data = SplitData((*held, *unfinished), self.registry.alive())
 

@@ -254,27 +254,40 @@ class MemberConnection(Served):
 
     def data_received(self, data: bytes) -> None:
         """Take frames; one that breaks the protocol ends the connection."""
+        try:
+            frames = self._splitter.feed(data)
+        except ProtocolError as problem:
+            self._refuse(problem)
+            return
+        if self._rest:
+            self._rest += frames  # read before the pause
+        else:
+            self._take(frames, is_late=False)
+
+    def _take(self, frames: list[tuple[int, bytes]], *, is_late: bool) -> None:
+        """Take these one by one; what would occupy the loop for too long waits for the next turn.
+
+        The clock is looked at after messages, and after data only when they are late already.
+        """
         host = self.door.host
         moment_us, moment_ms = monotonic_ns() // 1_000, time_ns() // 1_000_000  # as the clock's
         try:  # not the guard: this is the path of every write
-            frames = self._splitter.feed(data)
-            if self._rest:
-                self._rest += frames  # read before the pause
-                return
             for number, (kind, payload) in enumerate(frames, 1):
                 sender = self._data_sender
                 if sender is not None and kind > wire.MESSAGE:
                     host.engine.peer_frame(sender, kind, payload, moment_us, moment_ms)
-                    continue
-                self._frame(kind, payload, moment_us, moment_ms)
+                    if not is_late:
+                        continue
+                else:
+                    self._frame(kind, payload, moment_us, moment_ms)
                 if number < len(frames) and now_us() - moment_us > STEP_US:
                     self._put_off(frames[number:])
                     break
-            host.occupation.stepped(moment_us)
         except ProtocolError as problem:
             self._refuse(problem)
         except BaseException as problem:
             host.crashed(problem)
+        host.occupation.stepped(moment_us)
         host.flush_soon()
 
     def _put_off(self, frames: list[tuple[int, bytes]]) -> None:
@@ -286,30 +299,9 @@ class MemberConnection(Served):
 
     def _resume(self) -> None:
         """Go on with what was put off; also after the connection's end, as if it had come late."""
-        host = self.door.host
-        moment_us, moment_ms = now_us(), wall_ms()
-        try:
-            taken = 0
-            for kind, payload in self._rest:
-                taken += 1
-                sender = self._data_sender
-                if sender is not None and kind > wire.MESSAGE:
-                    host.engine.peer_frame(sender, kind, payload, moment_us, moment_ms)
-                else:
-                    self._frame(kind, payload, moment_us, moment_ms)
-                if now_us() - moment_us > STEP_US:
-                    break
-            del self._rest[:taken]
-        except ProtocolError as problem:
-            self._rest.clear()
-            self._refuse(problem)
-        except BaseException as problem:
-            host.crashed(problem)
-        host.flush_soon()
-        host.occupation.stepped(moment_us)
-        if self._rest:
-            self.door.loop.call_soon(self._resume)
-        elif not self.transport.is_closing():
+        frames, self._rest = self._rest, []
+        self._take(frames, is_late=True)
+        if not self._rest and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def _refuse(self, problem: ProtocolError) -> None:

@@ -168,36 +168,18 @@ class MapHandlers:
         name = self._names.get(raw) or self._name(raw)
         if name not in self._used:
             self._use(name)
-        dataplane = self._dataplane
-        reply = dataplane.reply = PendingReply(origin)  # as ``_begin``, without the call
-        if message[7] & BACKUP_AWARE:
-            self._aim(origin, message)
+        reply = self._begin(origin, message)
         old = self._maps.put(partition, name, key, value, ttl_ms)
-        response = data_response(message[4], message[5], 0, old)
-        if reply.remaining > 0 and not dataplane.ack_to:  # as ``_finish``
-            reply.payload = response
-            origin.in_flight += 1
-            dataplane.reply = None
-        else:
-            self._finish(origin, message, reply, response)
+        self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
 
     def _set(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key, value, ttl_ms = decode_put_request(message[0], message[3])
         name = self._names.get(raw) or self._name(raw)
         if name not in self._used:
             self._use(name)
-        dataplane = self._dataplane
-        reply = dataplane.reply = PendingReply(origin)  # as ``_begin``, without the call
-        if message[7] & BACKUP_AWARE:
-            self._aim(origin, message)
+        reply = self._begin(origin, message)
         self._maps.set(partition, name, key, value, ttl_ms)
-        response = empty_response(message[4], message[5], 0)
-        if reply.remaining > 0 and not dataplane.ack_to:  # as ``_finish``
-            reply.payload = response
-            origin.in_flight += 1
-            dataplane.reply = None
-        else:
-            self._finish(origin, message, reply, response)
+        self._finish(origin, message, reply, empty_response(message[4], message[5], 0))
 
     def _remove(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])

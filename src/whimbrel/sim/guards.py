@@ -17,7 +17,6 @@ from whimbrel.core.jobs import finish
 from whimbrel.core.messages import (
     FragmentPart,
     MigrationCommitRequested,
-    ReplicaVersions,
     StateAnswered,
 )
 from whimbrel.core.migration.control_loop import RETRY_TIMER
@@ -28,6 +27,7 @@ from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
 from whimbrel.sim.guards_more import MORE_GUARDS
 from whimbrel.sim.planted import BUGS
+from whimbrel.sim.planted_rules import anybody_tells_versions
 from whimbrel.sim.stores import store_of
 
 
@@ -170,19 +170,7 @@ def all_may_leave(engine: Engine) -> None:
 
 def told_by_the_primary(engine: Engine) -> None:
     """Versions are believed whoever tells them (bug 8)."""
-    anti_entropy = engine.member.dataplane.anti_entropy
-    told = anti_entropy._told
-
-    def believe(sender: MemberId, replica: ReplicaVersions) -> None:
-        partition = engine.member.dataplane.partitions[replica.partition_id]
-        told(
-            partition.primary or sender,
-            msgspec.structs.replace(
-                replica, index=partition.index, partition_version=partition.version
-            ),
-        )
-
-    replace(anti_entropy, "_told", believe)
+    anybody_tells_versions(engine)
 
 
 def lineage_compared(engine: Engine) -> None:

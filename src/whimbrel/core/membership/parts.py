@@ -34,8 +34,9 @@ def is_split(ours: MemberList, told: SuspicionTold) -> bool:
     a list that was on its way while the parts were cut off from each other may still name members
     that follow us, and that will be told the same.
     """
-    lost_master = bool(told.members) and told.master is not None and ours.get(told.master) is None
-    return is_apart(ours, told) or lost_master
+    if not told.members:
+        return False
+    return is_apart(ours, told) or (told.master is not None and ours.get(told.master) is None)
 
 
 def is_weaker(ours: MemberList, told: SuspicionTold) -> bool:

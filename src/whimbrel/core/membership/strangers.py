@@ -4,7 +4,8 @@ Knows when to tell somebody that the cluster goes on without it, when to believe
 ourselves, and how a master looks for a part of the cluster that it lost sight of. When two parts
 that went separate ways meet, the weaker one gives way: fewer members, then the lower list version,
 then the greater id of its master. Both sides compute the same from one list each. Two lists without
-a common member are a split: then ``parts`` decides, and the weaker part's data are merged.
+a common member are a split: then ``parts`` decides. What the weaker part held is merged then, and
+also where each had removed the other's master (``parts.is_split``).
 """
 
 from __future__ import annotations

@@ -110,18 +110,22 @@ def leftovers_of(member: Member) -> list[Leftover]:
     return found
 
 
-def is_held_elsewhere(member: Member, leftover: Leftover) -> bool:
-    """Whether one of those who expelled us has, or may have, a copy of what we hold.
+def split_by_copies(
+    member: Member, held: Sequence[Leftover]
+) -> tuple[list[Leftover], list[Leftover]]:
+    """What only we hold, and what one of those who expelled us has, or may have, a copy of.
 
     The cluster goes on from that copy, which is newer than ours by now. A migration whose verdict
     we do not know may have made one.
     """
     gone_on = member.membership.gone_on
-    partition = member.dataplane.partition(leftover.partition_id)
-    copies = partition.row[: partition.maps[leftover.name].backup_count + 1]
-    under_way = [one.partition_id for one in member.migrations.active_migrations()]
-    return (
-        not gone_on
-        or leftover.partition_id in under_way
-        or any(holder in gone_on for holder in copies)
-    )
+    moving = {one.partition_id for one in member.migrations.active_migrations()}
+    ours: list[Leftover] = []
+    theirs: list[Leftover] = []
+    for leftover in held:
+        partition = member.dataplane.partition(leftover.partition_id)
+        copies = partition.row[: partition.maps[leftover.name].backup_count + 1]
+        has_copy = any(holder in gone_on for holder in copies)
+        is_theirs = has_copy or not gone_on or leftover.partition_id in moving
+        (theirs if is_theirs else ours).append(leftover)
+    return ours, theirs

@@ -39,11 +39,11 @@ class AccountTelling:
             self._asked = None
             return
         master, number = self._asked
-        table, size = self._keeper.table, self._ctx.settings.step_rows_max
-        count = table.partition_count if table.initialised else 0
-        begin = self._part * size
-        more = begin + size < count
-        pids = [PartitionId(pid) for pid in range(begin, min(begin + size, count))]
+        table = self._keeper.table
+        pids: list[PartitionId] = []
+        more = False
+        if table.initialised:
+            pids, more = table.part(self._part, self._ctx.settings.step_rows_max)
         completed = () if more else tuple(self._subscriber.completed)
         active = () if more else tuple(one.migration for one in self._keeper.active.values())
         image = table.image(pids)

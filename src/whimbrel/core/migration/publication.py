@@ -216,31 +216,30 @@ class Publisher:
         if not self._rounds:
             return
         now = self._rounds[0]
-        size, count = self._ctx.settings.step_rows_max, self._table.partition_count
+        size = self._ctx.settings.step_rows_max
         if not now.numbers:
-            now.numbers = [self._ctx.next_number() for _ in range(-(-count // size))]
-        is_last = now.part + 1 == len(now.numbers)
-        begin = now.part * size
-        pids = map(PartitionId, range(begin, min(begin + size, count)))
+            parts = -(-self._table.partition_count // size)
+            now.numbers = [self._ctx.next_number() for _ in range(parts)]
+        pids, more = self._table.part(now.part, size)
         message = TablePublished(
             now.numbers[now.part],
             self._table.image([pid for pid in pids if pid not in self._withheld]),
-            tuple(self.completed) if is_last else (),
+            () if more else tuple(self.completed),
             whole=now.part == 0,
             after=now.numbers[now.part - 1] if now.part else 0,
             floor=self._floor(),
-            more=not is_last,
+            more=more,
         )
         for member in now.members:
             peer = self.peers.get(member)
             if peer is None or peer.round is not now:
                 continue
             self._mark_sent(peer, message.publication)
-            if is_last:
+            if not more:
                 peer.round, peer.whole_number = None, message.publication
             self._ctx.send(member, message)
         now.part += 1
-        if is_last:
+        if not more:
             self._rounds.popleft()
 
     def _send_news(
@@ -403,11 +402,15 @@ class Subscriber:
         self._heard = 0
         self._floor = 0
         self._completed: dict[str, tuple[int, MigrationInfo]] = {}
+        """Published ones by id, with the number of the publication."""
+        self._own: dict[str, MigrationInfo] = {}
+        """Committed here and not published yet."""
 
     @property
     def completed(self) -> list[MigrationInfo]:
         """Finished migrations of the last publications that somebody may not know (ADL-26)."""
-        return [migration for _, migration in self._completed.values()]
+        published = [migration for _, migration in self._completed.values()]
+        return [*published, *self._own.values()]
 
     def forget(self) -> None:
         """This member has become master: its publisher keeps the finished migrations."""
@@ -415,6 +418,7 @@ class Subscriber:
         self._heard = 0
         self._floor = 0
         self._completed.clear()
+        self._own.clear()
 
     def remember(self, migration: MigrationInfo) -> None:
         """Keep a migration committed here until a publication has told it to all (ADL-30).
@@ -422,10 +426,11 @@ class Subscriber:
         The newest ``migration_max_parallel`` of them: a batch of promotions may have any number.
         The rows tell a new master the same, because it goes by the newest (``recovery.settle``).
         """
-        self._completed.setdefault(migration.id, (_NOT_PUBLISHED, migration))
-        own = [key for key, (number, _) in self._completed.items() if number == _NOT_PUBLISHED]
-        for key in own[: -self._ctx.settings.migration_max_parallel]:
-            del self._completed[key]
+        if migration.id in self._completed:
+            return
+        self._own[migration.id] = migration
+        while len(self._own) > self._ctx.settings.migration_max_parallel:
+            del self._own[next(iter(self._own))]
 
     def published(self, sender: MemberId, message: TablePublished) -> None:
         """Apply a publication of the member we take for master; others change nothing (ADL-08).
@@ -462,7 +467,9 @@ class Subscriber:
             return  # a repeat that newer ones have overtaken
         if message.whole and not message.more:
             self._completed.clear()
+            self._own.clear()
         for item in message.completed:
+            self._own.pop(item.id, None)
             self._completed.pop(item.id, None)  # the order is that of the message
             self._completed[item.id] = (message.publication, item)
         if message.floor > self._floor:
@@ -479,11 +486,7 @@ class Subscriber:
         """
         if len(self._completed) <= self._ctx.settings.completed_batch_max:
             return
-        told = [
-            (number, key)
-            for key, (number, _) in self._completed.items()
-            if number != _NOT_PUBLISHED
-        ]
+        told = [(number, key) for key, (number, _) in self._completed.items()]
         told.sort(key=lambda item: item[0])
         for _, key in told[: -self._ctx.settings.completed_batch_max]:
             del self._completed[key]

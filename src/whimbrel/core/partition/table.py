@@ -124,6 +124,12 @@ class PartitionTable:
             return []
         return [PartitionId(pid) for pid, row in enumerate(self.rows) if row[0] == member]
 
+    def part(self, number: int, size: int) -> tuple[list[PartitionId], bool]:
+        """The partitions of a part of the table, from part 0 on, and whether more parts follow."""
+        end = (number + 1) * size
+        pids = range(number * size, min(end, self.partition_count))
+        return list(map(PartitionId, pids)), end < self.partition_count
+
     def empty_partitions(self) -> list[PartitionId]:
         """The partitions without any replica, ascending. Quick when there are none."""
         if not self._depth_counts[0]:

@@ -36,7 +36,6 @@ from whimbrel.core.replication.anti_entropy import AntiEntropy
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
 from whimbrel.core.replication.outbox import (
     ACKS,
-    BYTES_IN_FLIGHT_MAX,
     AcksRead,
     Inbox,
     Outbox,
@@ -298,7 +297,7 @@ class DataPlane:
                     payloads.append((member, fresh[0]))
                 else:
                     payloads += [(member, payload) for payload in fresh]
-            if outbox.in_flight >= limit or outbox.bytes_in_flight >= BYTES_IN_FLIGHT_MAX:
+            if outbox.is_full(limit):
                 congested += 1
         self.congested = congested
         self.has_backups = congested > 0

@@ -349,18 +349,7 @@ class MapStore:
         if kind == PUT:
             if split + RECORD_BYTES > end:
                 raise ProtocolError("a backup operation ends within its record")
-            # As ``_store``, without the call: the path of every backup.
-            key, record = buffer[start:split], buffer[split:end]
-            records = self.records
-            old = records.get(key)
-            if old is None:
-                self.bytes_used += end - start - RECORD_BYTES
-                self._changes += 1
-            else:
-                self.bytes_used += end - split - len(old)
-            records[key] = record
-            if timing or key_hash or self.timings:
-                self._set_beside(key, timing, key_hash)
+            self._store(buffer[start:split], buffer[split:end], timing, key_hash)
         elif split > end:
             raise ProtocolError("a backup operation ends within its key")
         elif kind == REMOVE:
