@@ -32,7 +32,7 @@ PROFILES = (
     *("swarm", "kill", "move", "leave", "pause", "network", "reset", "split", "over"),
     *("ambush", "topology", "operator", "clients"),
     *("mixed", "states", "roles", "snares", "uneven", "nap", "oneway", "merge"),
-    *("serial", "serial-move", "upgrade"),
+    *("serial", "serial-move", "upgrade", "long"),
 )
 CASCADE = "cascade_100"
 """Run once at the beginning, because it takes about a minute of CPU."""

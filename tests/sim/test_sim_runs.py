@@ -22,7 +22,7 @@ print(json.dumps([report.trace_hash, report.unseed, report.events, len(report.vi
 """
 
 
-ELSEWHERE = {"swarm", "busy", "calm", "cascade", "cascade_100"}
+ELSEWHERE = {"swarm", "busy", "calm", "long", "cascade", "cascade_100"}
 """Profiles that have tests of their own, or take long."""
 
 

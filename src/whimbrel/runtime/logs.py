@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 import logging
 import sys
-from typing import Protocol, TextIO
+from typing import TextIO
+
+import structlog
 
 from whimbrel.config import RuntimeSettings
 from whimbrel.core.effects import Note
 
-
-class Logger(Protocol):
-    """What the runtime asks of a logger; those of structlog are such."""
-
-    def log(self, level: int, event: str, **fields: object) -> object:
-        """Write one event at a level of the standard library."""
-        ...
-
-    def info(self, event: str, **fields: object) -> object:
-        """Write one event at level info."""
-        ...
-
-    def critical(self, event: str, **fields: object) -> object:
-        """Write one event at level critical."""
-        ...
+Logger = structlog.typing.FilteringBoundLogger
 
 
 class SafeStream:
@@ -53,36 +39,6 @@ class SafeStream:
         return self._stream.isatty()
 
 
-class JsonLogger:
-    """Writes each event as one JSON object a line.
-
-    A few lines of our own, because every member in a container starts with this logger: importing
-    structlog, which imports rich where it finds it, is a fifth of the work of such a start.
-    """
-
-    def __init__(self, stream: SafeStream, level: int) -> None:
-        self._stream = stream
-        self._level = level
-
-    def log(self, level: int, event: str, **fields: object) -> None:
-        """Write one event, unless its level is below ours."""
-        if level < self._level:
-            return
-        now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
-        name = logging.getLevelName(level).lower()
-        line = {**fields, "event": event, "level": name, "timestamp": now}
-        self._stream.write(json.dumps(line, default=str, ensure_ascii=True) + "\n")
-        self._stream.flush()
-
-    def info(self, event: str, **fields: object) -> None:
-        """Write one event at level info."""
-        self.log(logging.INFO, event, **fields)
-
-    def critical(self, event: str, **fields: object) -> None:
-        """Write one event at level critical."""
-        self.log(logging.CRITICAL, event, **fields)
-
-
 class _Bridge(logging.Handler):
     """Hands records of libraries that use the standard logging on to our logger."""
 
@@ -108,23 +64,20 @@ def make_logger(settings: RuntimeSettings, stream: TextIO | None = None) -> Logg
     alone; see ``adopt_library_logs`` for the rest.
     """
     safe = SafeStream(stream or sys.stderr)
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    pretty = settings.log_format == "pretty" or (settings.log_format == "auto" and safe.isatty())
-    return _pretty_logger(safe, level) if pretty else JsonLogger(safe, level)
-
-
-def _pretty_logger(stream: SafeStream, level: int) -> Logger:
-    """Lines for a person; structlog is loaded for them alone, see ``JsonLogger``."""
-    import structlog
-
-    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        structlog.WriteLogger(stream),  # type: ignore[arg-type]
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=stream.isatty()),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+    processors: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if settings.log_format == "pretty" or (settings.log_format == "auto" and safe.isatty()):
+        processors.append(structlog.dev.ConsoleRenderer(colors=safe.isatty()))
+    else:
+        processors.append(structlog.processors.JSONRenderer())
+    logger: Logger = structlog.wrap_logger(
+        structlog.WriteLogger(safe),  # type: ignore[arg-type]
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[settings.log_level.upper()]
+        ),
     )
     return logger
 
