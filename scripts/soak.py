@@ -38,6 +38,8 @@ CASCADE = "cascade_100"
 """Run once at the beginning, because it takes about a minute of CPU."""
 RUN_TIMEOUT_S = 300
 STORY_LINES = 25
+SEEDS_PER_LINE = 100
+"""How often a line tells how far the soak is."""
 
 Job = tuple[int, str]
 
@@ -92,6 +94,9 @@ class Soak:
         self.seen.update(document.get("seen", {}))
         self.faults.update(document.get("faults", {}))
         self.stale_window_s = max(self.stale_window_s, document.get("stale_window_s", 0.0))
+        if not self.ran.total() % SEEDS_PER_LINE:
+            hours = self.simulated_s / 3600
+            print(f"{self.ran.total()} seeds, {hours:.1f} cluster-hours", flush=True)
         if not document["violations"]:
             return
         first = document["violations"][0]

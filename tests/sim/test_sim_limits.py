@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 
 from whimbrel.sim.check_data import EVENTS_PER_S_MAX, Bounded, events_per_s_max
 from whimbrel.sim.check_more import LeavesWithNothing
 from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.network import Network, NetworkProfile
 from whimbrel.sim.profile import Plan, draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import simulate
+from whimbrel.sim.scheduler import Scheduler
 from whimbrel.sim.stores import copy_wait_us
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.world import World
@@ -85,12 +89,28 @@ def test_who_leaves_is_judged_by_masters_that_are_up_to_date() -> None:
     assert [(one.rule, one.who) for one in world.violations] == [("P12", master.name)]
 
 
+def test_no_spike_silences_a_member() -> None:
+    """A spike has an end well below a heartbeat timeout: longer silence is for the faults."""
+    profile = NetworkProfile(spike_probability=1.0, spike_us=300_000, tail_us=1)
+    network = Network(Scheduler(random.Random(1)), random.Random(1), profile)
+    path = network.path("m1", "m2")
+    longest_us = max(network.draw_delay_us(path) for _ in range(100_000))
+    assert 1_400_000 < longest_us < 1_550_000
+
+
 @pytest.mark.parametrize(
-    ("seed", "profile"), [(29930799015, "swarm"), (29930799041, "swarm"), (29930799019, "pause")]
+    ("seed", "profile"),
+    [
+        (29930799015, "swarm"),
+        (29930799041, "swarm"),
+        (29930799019, "pause"),
+        (40000093, "nap"),
+    ],
 )
 def test_seeds_that_a_wrong_limit_called_broken(seed: int, profile: str) -> None:
     """P12: a paused master that others took over from judges nobody. L1: a leave takes as long as
-    its copy. X1: a member drops finished migrations one by one, as its master does.
+    its copy. X1: a member drops finished migrations one by one, as its master does. D6: a write of
+    unknown outcome takes effect after a later one was acknowledged.
     """
     report = simulate(seed, profile)
     assert report.violations == (), report.story[-20:]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from whimbrel.errors import UsageError
-from whimbrel.testing.cluster import LocalCluster
+from whimbrel.testing.cluster import START_TIMEOUT_S, LocalCluster
 
 Rows = list[list[str]]
 """Names of the holders of each partition, primary first."""
@@ -75,10 +75,10 @@ class Ours:
         self._cluster = LocalCluster(1, f"bench-{os.getpid()}", settings, None)
 
     def start(self, count: int) -> None:
-        """Start the first members."""
+        """Start the first one, then the others at the same moment."""
         self._cluster.start()
-        for _ in range(count - 1):
-            self.add()
+        for member in [self._cluster.launch() for _ in range(count - 1)]:
+            member.await_ready(START_TIMEOUT_S)
 
     def add(self) -> str:
         """Start one more."""

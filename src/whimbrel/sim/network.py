@@ -19,6 +19,9 @@ import msgspec
 from whimbrel.sim.scheduler import Scheduler
 
 Deliver = Callable[[Any], None]
+SPIKE_MEANS_MAX = 5.0
+"""No spike is longer than so many mean ones. Without an end one in 60,000 would silence a member
+for longer than a heartbeat timeout allows, a fault that nobody has injected."""
 
 
 class NetworkProfile(msgspec.Struct, frozen=True):
@@ -156,7 +159,7 @@ class Network:
         profile = self.profile
         delay_us = profile.delay_us + int(self._tail(1.0) * profile.tail_us)
         if profile.spike_probability and self._random() < profile.spike_probability:
-            delay_us += int(self._tail(1.0) * profile.spike_us)
+            delay_us += int(min(self._tail(1.0), SPIKE_MEANS_MAX) * profile.spike_us)
         return max(1, delay_us * path.slow_factor)
 
     def open_pipe(self, source: str, destination: str, deliver: Deliver) -> Pipe:

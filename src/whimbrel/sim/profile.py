@@ -27,6 +27,9 @@ FAMILIES = (
 what the others are."""
 OPERATOR_FAMILIES = ("states", "roles", "upgrade")
 """Not in ``FAMILIES``, whose draws are to stay what they were."""
+LEAVE_TIMEOUT_US = 24 * 3600 * SECOND_US
+"""Longer than any copy: with tiny chunks over a slow network a drain takes longer than the ten
+minutes that operators give it. A drain that hangs breaks L1."""
 FAMILY_PROBABILITY = 0.22
 """How often a run has a family on; with so many of them most runs meet four or five."""
 
@@ -259,6 +262,7 @@ def _draw_settings(
         claim_timeout_us=either(5 * SECOND_US, 3 * SECOND_US),
         call_timeout_us=either(2_000_000, 300_000, 1_000_000),
         leave_retry_us=either(1_000_000, 200_000),
+        leave_timeout_us=LEAVE_TIMEOUT_US,
         member_list_publish_interval_us=either(10 * SECOND_US, 1 * SECOND_US),
         migration_max_parallel=either(10, 1, 2),
         migration_interval_us=20_000 if profile.slow_moves else interval_us,
