@@ -20,7 +20,7 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.migration.keeper import ActiveMigration
-from whimbrel.core.model import MemberList, MigrationInfo, Verdict
+from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, Verdict
 from whimbrel.core.replication.dataplane import PREFIX
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.outbox import FRAME
@@ -305,6 +305,30 @@ def suspicion_told(engine: Engine) -> None:
     replace(engine.member.membership.strangers, "on_told", nothing)
 
 
+def all_removed_remembered(engine: Engine) -> None:
+    """Of members removed in one view only the last is remembered (bug 62)."""
+    membership = engine.member.membership
+    install = membership.install
+
+    def forget(new: MemberList) -> None:
+        install(msgspec.structs.replace(new, missing=new.missing[-1:]))
+
+    replace(membership, "install", forget)
+
+
+def restart_recognised(engine: Engine) -> None:
+    """A new process with the identity of a listed member is taken for that member (bug 64)."""
+    membership = engine.member.membership
+    displaced_by = membership.displaced_by
+
+    def same(process: MemberInfo) -> MemberId | None:
+        known = displaced_by(process)
+        return None if known == process.id else known
+
+    replace(membership, "displaced_by", same)
+    replace(membership.joining, "_on_repetition", lambda joiner: membership.publish(joiner.id))
+
+
 MORE_GUARDS: tuple[Bug, ...] = (
     Bug(told_before_table, "services are told too late", "kill", ("P13",)),
     Bug(own_indexes_told, "services are told no index", "kill", ("P13",)),
@@ -330,4 +354,6 @@ MORE_GUARDS: tuple[Bug, ...] = (
     Bug(leave_in_any_state, "leaving waits for a state", "leave", ("L1", "L2")),
     Bug(claims_need_suspicion, "any claim is agreed to", "split", ("M1", "M2", "M3", "L1")),
     Bug(suspicion_told, "a removed member hears nothing", "pause", ("L1",)),
+    Bug(all_removed_remembered, "one of two missing members is forgotten", "states", ()),
+    Bug(restart_recognised, "a restart is not noticed", "states", ("C1", "D6", "D1", "L1")),
 )
