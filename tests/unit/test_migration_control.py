@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
 
-from whimbrel.core.ids import MemberId
+from whimbrel.core.ids import MemberId, Row
 from whimbrel.core.messages import (
     FragmentAnswered,
     FragmentPart,
@@ -17,8 +18,10 @@ from whimbrel.core.messages import (
     MigrationCommitRequested,
     MigrationRequested,
 )
+from whimbrel.core.migration import control_loop
 from whimbrel.core.migration.progress import Ledger
 from whimbrel.core.model import MigrationInfo, MigrationKind
+from whimbrel.core.partition.table import row_from
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import SerializationError
 
@@ -124,6 +127,32 @@ def test_a_bad_endpoint_does_not_starve_the_rest() -> None:
     net.on_send = lambda *_: "deliver"
     net.settle()
     net.check()
+
+
+def test_levelling_that_levels_nothing_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADL-50: an assignment that wants copies again and again while primaries stay uneven: one plan
+    more, not one after the other for ever.
+    """
+    net = grown("abc")
+    a, b, c = (node.ctx.id for node in net.live)
+
+    def to_and_fro(rows: Sequence[Row], *_: object) -> list[Row]:
+        target: list[Row] = []
+        for row in rows:
+            if a not in row:
+                target.append(row_from((a, row[1])))
+            elif row[0] == a:
+                target.append(row_from((a, c if row[1] == b else b)))
+            else:
+                target.append(row)
+        return target
+
+    monkeypatch.setattr(control_loop, "assign", to_and_fro)
+    net.add("d")
+    net.run_for(60)
+    reasons = [entry["reason"] for entry in net.master.room.history if entry["planned"]]
+    assert reasons[-2:] == ["a member joined", control_loop.UNEVEN]
+    assert reasons.count(control_loop.UNEVEN) == 1
 
 
 def test_the_cap_is_kept_and_reached() -> None:

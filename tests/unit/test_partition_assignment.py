@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -196,6 +197,38 @@ def test_depth_changes_copy_only_what_is_new() -> None:
     shallow, kinds = check_change(deeper, singles(ids), 2)
     assert summary(deeper, shallow).copies == 0
     assert kinds[MigrationKind.CLEAR] + kinds[MigrationKind.SHIFT_UP] == 271
+
+
+def test_a_chain_that_breaks_changes_nothing() -> None:
+    """ADL-50: a table on which plans went to and fro for ever, two copies each: one member has
+    three primaries, another one, and the chain between them broke half-way. One copy levels it.
+    """
+    a, b, c, d = members(4)
+    holders = [(b, c, d), (a, c, d), (c, a, b), (d, a, b), (a, b, d), (c, a, b), (a, d, c)]
+    rows: list[Row] = [row_from(list(row)) for row in holders]
+    target = assign(rows, singles([a, b, c, d]), 3)
+    pairs = zip(rows, target, strict=True)
+    assert sum(len(set(new) - set(old)) for old, new in pairs) == 1
+    assert spread(target, [a, b, c, d]) == (1, 1)
+    assert assign(target, singles([a, b, c, d]), 3) == target
+
+
+@pytest.mark.parametrize("count", range(2, 8))
+def test_any_table_settles(count: int) -> None:
+    """ADL-50: whatever the rows, plans come to an end soon, and each that only copies to level
+    primaries levels some.
+    """
+    generator = random.Random(count)
+    ids = members(count)
+    for _ in range(250):
+        depth = generator.randint(1, min(4, count))
+        sizes = range(generator.choice((3, 7, 13, 31)))
+        rows: list[Row] = [row_from(generator.sample(ids, depth)) for _ in sizes]
+        for _ in range(6):
+            before, rows = rows, assign(rows, singles(ids), depth)
+            if rows == before:
+                break
+        assert rows == before, "plans without end"
 
 
 def test_lost_partitions_get_new_holders() -> None:

@@ -39,6 +39,8 @@ ROWS_LOOKED = 4_096
 """Rows that are compared with their targets in one piece."""
 FAILED_PLANS_NOTED = 5
 """After this many failed plans in a row, and each further time, the cause is told loudly."""
+UNEVEN = "primaries are uneven"
+"""Reason of a plan that only levels."""
 DEPTH_DEFAULT = 2
 """Replicas per row before anybody has said: a primary and one backup."""
 
@@ -97,6 +99,8 @@ class ControlLoop:
         """When the rows of this run were repaired; None before."""
         self._process: Process | None = None
         self._failed_plans = 0
+        self._unevenness = 0
+        """Sum of the squares of the numbers of primaries when they were last called uneven."""
         self._planned_leaving: tuple[MemberId, ...] = ()
         self._told_to_leave: dict[MemberId, None] = {}
         self.postponed = ""
@@ -465,8 +469,8 @@ class ControlLoop:
                 promotions=process.promotions,
                 bytes=process.bytes_moved,
             )
-        if process is not None and process.planned and self._is_uneven():
-            self.trigger("primaries are uneven")
+        if process is not None and process.planned:
+            self._make_up(process.reason)
         settings = self._ctx.settings
         for sentence in group_warnings(
             self._ctx.data_members(),
@@ -476,11 +480,20 @@ class ControlLoop:
         ):
             self._ctx.note("migration.group_warning", "warning", sentence=sentence)
 
-    def _is_uneven(self) -> bool:
-        """Whether members differ by more than one primary, as after a plan that was dropped."""
+    def _make_up(self, reason: str) -> None:
+        """Plan again when members differ by more than one primary, as after a dropped plan.
+
+        Only as long as it helps: a plan made for this that has levelled nothing is the last one,
+        whatever the assignment would like to copy next (never a hot loop).
+        """
         count_of = self._keeper.table.primary_count
         counts = [count_of(member) for group in self._groups() for member in group]
-        return bool(counts) and max(counts) - min(counts) > 1
+        if not counts or max(counts) - min(counts) < 2:
+            return
+        unevenness = sum(count * count for count in counts)
+        if reason != UNEVEN or unevenness < self._unevenness:
+            self._unevenness = unevenness
+            self.trigger(UNEVEN)
 
     # -- leaving --------------------------------------------------------------------------
 

@@ -215,6 +215,14 @@ class Board:
         self.take(pid, slot)
         self.put(pid, slot, member)
 
+    def restore(self, pid: int, target: Sequence[int]) -> None:
+        """Let a full target row be what it was before."""
+        changed = [slot for slot, member in enumerate(target) if self.slots[pid][slot] != member]
+        for slot in changed:
+            self.take(pid, slot)
+        for slot in changed:
+            self.put(pid, slot, target[slot])
+
     def make_primary(self, pid: int, member: int) -> None:
         """Give slot 0 to another holder of the target; see ``candidates``."""
         target, base = self.slots[pid], self.base[pid]

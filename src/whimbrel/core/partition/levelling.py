@@ -46,6 +46,9 @@ RINGS_TRIED = 512
 _Places = dict[int, list[int]]
 """Partitions by what an exchange of places there costs."""
 
+_Before = tuple[int, tuple[int, ...]]
+"""A partition and its target row before a change."""
+
 Link = tuple[int, int, int]
 """A partition, the member that gives there, the member that takes."""
 
@@ -181,16 +184,17 @@ def level_primaries(board: Board, *, may_copy: bool = False) -> Job[None]:
 
     Args:
         board: Its rows are full.
-        may_copy: Let two members also exchange two replicas that both have to be sent.
+        may_copy: Let two members also exchange two replicas that both have to be sent, and let one
+            with a replica more than another give it a primary.
     """
     if max(board.primaries) - min(board.primaries) > 1:
         roles = _Roles(board, copies_max=2 if may_copy else 0)
         yield from roles.note_changed()
-        # A round that breaks off half-way may undo another, so rounds are bounded as well.
-        for number in range(len(board.slots)):
+        # Each round that succeeds lowers the sum of the squares of the loads, so there is an end.
+        for number in itertools.count(1):
             if not (yield from roles.relieve_somebody()):
                 break
-            if not (number + 1) % CHAINS_TRIED:
+            if not number % CHAINS_TRIED:
                 yield
 
 
@@ -249,13 +253,28 @@ class _Roles:
         return False
 
     def _follow(self, came_from: dict[int, int], taker: int) -> Job[bool]:
-        """Carry a chain out from its end; a link that the later ones have used up ends it."""
+        """Carry a chain out from its end, wholly or not at all: a part of it levels nothing.
+
+        A link that the later ones have used up breaks it. What was changed before is undone: left
+        as it is, it could cost copies, and the next plan would make them again the other way.
+        """
+        done: list[_Before] = []
         while came_from[taker] != taker:
             giver = came_from[taker]
-            if not (yield from self._hand_on(giver, taker)):
+            before = yield from self._hand_on(giver, taker)
+            if not before:
+                self._undo(done)
                 return False
+            done += before
             taker = giver
         return True
+
+    def _undo(self, done: Sequence[_Before]) -> None:
+        """Let rows be what they were before a chain, newest change first."""
+        for pid, target in reversed(done):
+            self.board.restore(pid, target)
+            self._note(pid)
+            self._note_places(pid)
 
     def _note(self, pid: int) -> None:
         """Remember who could be primary of a row instead of its primary."""
@@ -276,30 +295,49 @@ class _Roles:
 
     def _is_link(self, giver: int, taker: int) -> Job[bool]:
         """Whether a member can hand the role to another."""
-        if self._swap(giver, taker) >= 0:
+        if self._swap(giver, taker) >= 0 or (yield from self._spare(giver, taker)) >= 0:
             return True
         return (yield from self._exchange(giver, taker)) is not None
 
-    def _hand_on(self, giver: int, taker: int) -> Job[bool]:
-        """Hand the role to another member in some row, if there is a way."""
+    def _hand_on(self, giver: int, taker: int) -> Job[list[_Before]]:
+        """Hand the role to another member in some row; the rows before, none without a way."""
         board = self.board
         pid = self._swap(giver, taker)
+        spare = -1 if pid >= 0 else (yield from self._spare(giver, taker))
         if pid >= 0:
+            before = [(pid, tuple(board.slots[pid]))]
             board.make_primary(pid, taker)
+        elif spare >= 0:
+            before = [(spare, tuple(board.slots[spare]))]
+            board.replace(spare, 0, taker)
+        else:
+            exchange = yield from self._exchange(giver, taker)
+            if exchange is None:
+                return []
+            before = [(pid, tuple(board.slots[pid])) for pid in exchange]
+            first, second = exchange
+            slot = board.slots[second].index(taker)
+            board.replace(first, 0, taker)
+            board.replace(second, slot, giver)
+        for pid, _ in before:
             self._note(pid)
             self._note_places(pid)
-            return True
-        exchange = yield from self._exchange(giver, taker)
-        if exchange is None:
-            return False
-        first, second = exchange
-        slot = board.slots[second].index(taker)
-        board.replace(first, 0, taker)
-        board.replace(second, slot, giver)
-        for pid in exchange:
-            self._note(pid)
-            self._note_places(pid)
-        return True
+        return before
+
+    def _spare(self, giver: int, taker: int) -> Job[int]:
+        """A partition that a member with more replicas may give to another, as its new primary.
+
+        Both then have as many replicas as the other had; -1 when there is none, or no copy may be
+        made.
+        """
+        replicas = self.board.replicas
+        if not self.copies_max or replicas[giver] <= replicas[taker]:
+            return -1
+        for cost in COSTS:
+            pid = yield from self._place(giver, taker, True, cost)
+            if pid >= 0:
+                return pid
+        return -1
 
     def _exchange(self, giver: int, taker: int) -> Job[tuple[int, int] | None]:
         """Two partitions in which two members can take each other's place, cheaply enough.
