@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -226,6 +227,32 @@ def test_any_table_settles(count: int) -> None:
         rows: list[Row] = [row_from(generator.sample(ids, depth)) for _ in sizes]
         for _ in range(6):
             before, rows = rows, assign(rows, singles(ids), depth)
+            if rows == before:
+                break
+        assert rows == before, "plans without end"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_table_settles_in_groups(seed: int) -> None:
+    """ADL-50, APR-64: the same with several members to a place, holes, rows that are too deep and
+    somebody who leaves.
+    """
+    generator = random.Random(seed)
+    for _ in range(250):
+        sizes = [generator.randint(1, 3) for _ in range(generator.randint(2, 5))]
+        ids = members(sum(sizes))
+        bounds = [0, *itertools.accumulate(sizes)]
+        groups = [tuple(ids[begin:end]) for begin, end in itertools.pairwise(bounds)]
+        leaving = ids[:1] if generator.random() < 0.3 else []
+        depth = generator.randint(1, min(4, len(sizes)))
+        rows: list[Row] = []
+        for _ in range(generator.choice((3, 7, 13, 31))):
+            holders: list[MemberId | None] = list(generator.sample(ids, min(len(ids), depth + 1)))
+            if generator.random() < 0.5:
+                holders[-1] = None
+            rows.append(row_from(holders))
+        for _ in range(6):
+            before, rows = rows, assign(rows, groups, depth, leaving)
             if rows == before:
                 break
         assert rows == before, "plans without end"
