@@ -10,7 +10,7 @@ import pytest
 from whimbrel.sim.check_data import EVENTS_PER_S_MAX, Bounded, events_per_s_max
 from whimbrel.sim.check_more import LeavesWithNothing
 from whimbrel.sim.entropy import Entropy
-from whimbrel.sim.network import Network, NetworkProfile
+from whimbrel.sim.network import DELAY_US_MAX, Network, NetworkProfile
 from whimbrel.sim.profile import Plan, draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import simulate
@@ -89,13 +89,17 @@ def test_who_leaves_is_judged_by_masters_that_are_up_to_date() -> None:
     assert [(one.rule, one.who) for one in world.violations] == [("P12", master.name)]
 
 
-def test_no_spike_silences_a_member() -> None:
-    """A spike has an end well below a heartbeat timeout: longer silence is for the faults."""
-    profile = NetworkProfile(spike_probability=1.0, spike_us=300_000, tail_us=1)
+@pytest.mark.parametrize("slow_factor", [1, 10])
+def test_no_delay_silences_a_member(slow_factor: int) -> None:
+    """Delays end well below a heartbeat timeout: longer silence is for the faults."""
+    profile = NetworkProfile(spike_probability=0.5, spike_us=300_000, tail_us=20_000)
     network = Network(Scheduler(random.Random(1)), random.Random(1), profile)
     path = network.path("m1", "m2")
-    longest_us = max(network.draw_delay_us(path) for _ in range(100_000))
-    assert 1_400_000 < longest_us < 1_550_000
+    path.slow_factor = slow_factor
+    assert max(network.draw_delay_us(path) for _ in range(50_000)) == DELAY_US_MAX
+    plan = plan_of("swarm")
+    between_us = plan.settings.heartbeat_interval_us + DELAY_US_MAX
+    assert between_us < plan.settings.heartbeat_timeout_us
 
 
 @pytest.mark.parametrize(

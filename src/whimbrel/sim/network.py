@@ -19,9 +19,10 @@ import msgspec
 from whimbrel.sim.scheduler import Scheduler
 
 Deliver = Callable[[Any], None]
-SPIKE_MEANS_MAX = 5.0
-"""No spike is longer than so many mean ones. Without an end one in 60,000 would silence a member
-for longer than a heartbeat timeout allows, a fault that nobody has injected."""
+DELAY_US_MAX = 1_400_000
+"""No item takes longer, on a slow path neither. Two that follow each other within an interval and a
+late timer then arrive within the shortest heartbeat timeout, 3 s; to silence a member for longer is
+a fault of its own, which whoever judges the run knows of."""
 
 
 class NetworkProfile(msgspec.Struct, frozen=True):
@@ -155,12 +156,12 @@ class Network:
         return path
 
     def draw_delay_us(self, path: Path) -> int:
-        """How long the next item takes, at least 1."""
+        """How long the next item takes, 1 to ``DELAY_US_MAX``."""
         profile = self.profile
         delay_us = profile.delay_us + int(self._tail(1.0) * profile.tail_us)
         if profile.spike_probability and self._random() < profile.spike_probability:
-            delay_us += int(min(self._tail(1.0), SPIKE_MEANS_MAX) * profile.spike_us)
-        return max(1, delay_us * path.slow_factor)
+            delay_us += int(self._tail(1.0) * profile.spike_us)
+        return min(max(1, delay_us * path.slow_factor), DELAY_US_MAX)
 
     def open_pipe(self, source: str, destination: str, deliver: Deliver) -> Pipe:
         """A new pipe from one place to another."""
