@@ -35,7 +35,7 @@ class Trigger(msgspec.Struct, frozen=True):
 
 KINDS: dict[str, Trigger] = {
     "join": Trigger(FaultEvent(0, "start", ("m6",)), seed=2),
-    "leave": Trigger(FaultEvent(0, "leave", ("m3",)), seed=18),
+    "leave": Trigger(FaultEvent(0, "leave", ("m3",)), seed=14),
     "crash": Trigger(FaultEvent(0, "crash", ("m4",)), seed=6),
 }
 """A move to a newcomer; a move away from a leaver; a promotion, and copies in place of what was
