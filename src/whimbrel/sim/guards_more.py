@@ -297,7 +297,7 @@ def leave_in_any_state(engine: Engine) -> None:
 def claims_need_suspicion(engine: Engine) -> None:
     """A member agrees to a claim although it hears the master well."""
     claim = engine.member.membership.claim
-    replace(claim, "_may_accept", lambda _claimant: True)
+    replace(claim, "may_follow", lambda _claimant: True)
 
 
 def suspicion_told(engine: Engine) -> None:

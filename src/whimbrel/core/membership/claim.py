@@ -200,7 +200,7 @@ class Claim:
             sender: A member of our list.
             request: Its claim; a repetition gets a fresh answer.
         """
-        if self._may_accept(sender):
+        if self.may_follow(sender):
             self._accept(sender, request.call)
             return
         self._refused[sender] = request.call
@@ -217,7 +217,7 @@ class Claim:
         for claimant, call in list(self._refused.items()):
             if not self._room.ctx.is_member(claimant):
                 del self._refused[claimant]
-            elif self._may_accept(claimant) and not self._room.detector.is_suspected(claimant):
+            elif self.may_follow(claimant):
                 self._accept(claimant, call)
 
     def on_heartbeat(self, sender: MemberId, master: MemberId | None) -> None:
@@ -228,9 +228,16 @@ class Claim:
         if self._room.accepted == sender:
             self._room.accepted = None
 
-    def _may_accept(self, claimant: MemberId) -> bool:
+    def may_follow(self, claimant: MemberId) -> bool:
+        """Whether we would agree to a member's claim now.
+
+        Not one that we suspect: its claim may be a late word of a dead member, and by then we may
+        have agreed to the next one.
+        """
         room = self._room
         if room.phase is not Phase.MEMBER or room.is_claiming or not room.ctx.is_member(claimant):
+            return False
+        if room.detector.is_suspected(claimant):
             return False
         older = room.older_than(claimant)
         return room.ctx.id not in older and all(map(room.detector.is_suspected, older))

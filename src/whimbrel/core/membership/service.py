@@ -347,6 +347,20 @@ class Membership(Room):
         if self.phase is Phase.SEEKING:
             self.discovery.on_refused(sender, refusal)
 
+    def _is_concluded_claim(self, sender: MemberId, new: MemberList) -> bool:
+        """Whether this is the list of a claim that we agreed to and do not wait for any longer.
+
+        Who claims lists nobody that did not agree. If it was silent meanwhile, for a pause, we
+        suspected it and forgot; now it is heard, and we follow it if we would agree again.
+        """
+        return (
+            self.accepted is None
+            and new.master == sender
+            and new.version > self.ctx.members.version
+            and new.get(self.ctx.id) is not None
+            and self.claim.may_follow(sender)
+        )
+
     def _on_members(self, sender: MemberId, address: Address, message: MembersPublished) -> None:
         """Install a list: from our master, newer than ours, with us in it (M1)."""
         new, ours = message.list, self.ctx.members
@@ -358,7 +372,7 @@ class Membership(Room):
             if is_ours and new.get(sender) is not None and self.discovery.may_install(new):
                 self.install(new)
             return
-        if sender != self.taken_master:
+        if sender != self.taken_master and not self._is_concluded_claim(sender, new):
             # Having agreed to a claim we wait for its outcome before we judge anybody.
             if self.accepted is None and not self.is_claiming and new.version > ours.version:
                 self.strangers.refuse(sender, address)
