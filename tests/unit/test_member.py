@@ -13,6 +13,7 @@ from whimbrel.core.messages import (
     ANY_MESSAGE,
     Heartbeat,
     QuestionAsked,
+    RegistryAnswered,
     RegistryTold,
     SuspicionTold,
     TableRequested,
@@ -70,6 +71,27 @@ def test_strangers_are_not_listened_to() -> None:
     assert any(isinstance(effect, Send) and effect.to == STRANGER for effect in effects)
     member.handle(Received(STRANGER, SOMEWHERE, Heartbeat(1, None)), 1, 0)
     assert member.strangers_total == 1
+
+
+def test_whoever_speaks_is_not_silent() -> None:
+    """Goal: M5 (found by a seed: breaks of one link took each heartbeat, and a member that answered
+    the master all the time was removed). Method: messages for other rooms, no heartbeat.
+    """
+    member = formed()
+    other = MemberInfo(STRANGER, SOMEWHERE)
+    membership = member.membership
+    membership.install(member.ctx.members.with_members((member.ctx.me, other)))
+    timeout_us = member.ctx.settings.heartbeat_timeout_us
+    for step in range(1, 9):
+        now_us = step * timeout_us // 2
+        member.handle(Received(STRANGER, SOMEWHERE, RegistryAnswered(1)), now_us, 0)
+        membership.detector.expire()
+        assert not membership.detector.is_suspected(STRANGER)
+    member.ctx.now_us += timeout_us + 1
+    membership.detector.expire()
+    assert membership.detector.is_suspected(STRANGER)
+    member.handle(Received(STRANGER, SOMEWHERE, RegistryAnswered(1)), member.ctx.now_us + 1, 0)
+    assert membership.detector.is_suspected(STRANGER), "only membership messages clear it"
 
 
 def test_stale_timers_are_ignored() -> None:

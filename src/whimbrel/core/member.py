@@ -188,6 +188,7 @@ class Member:
             self.membership.on_message(sender, address, message)
         elif self.ctx.is_member(sender) or isinstance(message, m.RegistryTold):
             # A registry entry may overtake our first member list; merging it is always right.
+            self.membership.detector.spoke(sender)
             take(sender, message)
         else:
             self.strangers_total += 1

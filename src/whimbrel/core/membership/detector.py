@@ -70,6 +70,15 @@ class Detector:
             if self._silent.pop(member, None) is not None:
                 self._ctx.note("suspicion_cleared", member=member)
 
+    def spoke(self, member: MemberId) -> None:
+        """A message for another room came from the member: it is not silent, either.
+
+        Its heartbeats alone may get lost, one by one, in a link that breaks again and again. A
+        suspicion is ended by membership messages only, which say whom the member follows.
+        """
+        if member in self._heard_us and member not in self._silent:
+            self._heard_us[member] = self._ctx.now_us
+
     def link_failed(self, member: MemberId) -> None:
         """Nobody listens at the member's address any more: suspected at once."""
         if member in self._heard_us and member not in self._unreachable:
