@@ -76,3 +76,23 @@ def test_a_leavers_late_request_does_not_bring_it_back() -> None:
     room.on_message(joiner.id, joiner.address, again)
     fire(room, ctx, "membership.join", 2_000)
     assert ctx.is_member(joiner.id)
+
+
+def test_a_late_request_of_a_replaced_process_does_not_bring_it_back() -> None:
+    """Goal: M4. Method: a member dies unheard, another process starts at its address and takes its
+    place, and a request that the dead one had sent before arrives.
+    """
+    ctx = Context(info_of(1, 5701), SETTINGS, 1)
+    room = Membership(ctx)
+    room.on_started(())
+    name, count = SETTINGS.cluster_name, SETTINGS.partition_count
+    dead, fresh = info_of(2, 5702), info_of(3, 5702, started_us=6)
+    request = JoinRequested(name, count, dead)
+    room.on_message(dead.id, dead.address, request)
+    fire(room, ctx, "membership.join", 2_000)
+    assert ctx.is_member(dead.id)
+    room.on_message(fresh.id, fresh.address, JoinRequested(name, count, fresh))
+    assert not ctx.is_member(dead.id)
+    room.on_message(dead.id, dead.address, request)
+    fire(room, ctx, "membership.join", 2_000)
+    assert ctx.is_member(fresh.id) and not ctx.is_member(dead.id)

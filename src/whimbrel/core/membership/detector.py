@@ -12,6 +12,8 @@ from whimbrel.core.ids import MemberId
 
 LEFT = "left"
 """The reason of a member that said goodbye."""
+ADDRESS_TAKEN = "a new process took its address"
+IDENTITY_TAKEN = "a new process has its identity"
 FOLLOWS_ANOTHER = "it follows another master"
 """The reason of a member that refused our list, or our master who lost us."""
 
@@ -40,6 +42,10 @@ class Detector:
     def has_left(self, member: MemberId) -> bool:
         """Whether the member said goodbye."""
         return self._gone.get(member) == LEFT
+
+    def is_over(self, member: MemberId) -> bool:
+        """Whether the process is known to be no more: it said goodbye, or another has its place."""
+        return self._gone.get(member) in (LEFT, ADDRESS_TAKEN, IDENTITY_TAKEN)
 
     def why(self, member: MemberId) -> str:
         """The reason of the suspicion; empty when there is none."""

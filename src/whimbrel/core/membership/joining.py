@@ -8,6 +8,7 @@ nobody comes before all have noted it: if the master dies with its new list, the
 from __future__ import annotations
 
 from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.membership.detector import ADDRESS_TAKEN, IDENTITY_TAKEN
 from whimbrel.core.membership.room import Phase, Room
 from whimbrel.core.messages import (
     JoinersNoted,
@@ -52,13 +53,13 @@ class Joining:
             ctx.send_to(joiner.address, JoinRefused(refusal, True, joiner.id))
             return
         if (joiner.id, joiner.started_us) in room.left:
-            return  # sent before it said goodbye, on a connection that was slower
+            return  # sent before its end, on a connection that was slower
         if ctx.is_member(joiner.id):
             self._on_repetition(joiner)
             return
         displaced = room.displaced_by(joiner)
         if displaced is not None:
-            room.detector.gone(displaced, "a new process took its address")
+            room.detector.gone(displaced, ADDRESS_TAKEN)
         if not self._may_join(joiner):
             self._forbid(joiner)
             return
@@ -236,7 +237,7 @@ class Joining:
         if listed is not None and listed.started_us == joiner.started_us:
             self._room.publish(joiner.id)
         elif self._room.displaced_by(joiner) is not None:
-            self._room.detector.gone(joiner.id, "a new process has its identity")
+            self._room.detector.gone(joiner.id, IDENTITY_TAKEN)
 
     def _put_waiting(self, request: JoinRequested) -> None:
         """Add the joiner and close the window soon, but not later than its maximum."""

@@ -55,7 +55,8 @@ class Room:
         self.former: dict[Address, MemberId] = {}
         """Where removed members listened, unless they left gracefully; oldest first."""
         self.left: dict[tuple[MemberId, int], None] = {}
-        """Processes (identity and start) that said goodbye; a late request of theirs is old."""
+        """Processes (identity and start) that said goodbye, or whose place another took; a late
+        request of theirs is old."""
         self.parting: dict[MemberId, None] = {}
         """At the master: members that were told to go and are still on the list."""
         self.on_view_changed: Callable[[MemberList, MemberList], None] | None = None
@@ -181,9 +182,9 @@ class Room:
         for info in removed:
             why = self.detector.why(info.id)
             self.ctx.note("member_removed", "warning", member=info.id, why=why)
-            if self.detector.has_left(info.id):
+            if self.detector.is_over(info.id):
                 self.left[info.id, info.started_us] = None
-            else:
+            if not self.detector.has_left(info.id):
                 self.former.pop(info.address, None)
                 self.former[info.address] = info.id
         if old.version and (old.state, old.cluster_version) != (new.state, new.cluster_version):

@@ -24,7 +24,7 @@ from whimbrel.core.membership.cluster_state import (
     Outcome,
 )
 from whimbrel.core.membership.demotion import Demotions
-from whimbrel.core.membership.detector import LEFT
+from whimbrel.core.membership.detector import ADDRESS_TAKEN, LEFT
 from whimbrel.core.membership.discovery import DISCOVERY_TIMER, Discovery
 from whimbrel.core.membership.heartbeats import HEARTBEAT_TIMER, Heartbeats
 from whimbrel.core.membership.joining import JOIN_TIMER, Joining
@@ -314,7 +314,7 @@ class Membership(Room):
             return
         displaced = self.displaced_by(probe.sender)
         if displaced is not None:
-            self.detector.gone(displaced, "a new process took its address")
+            self.detector.gone(displaced, ADDRESS_TAKEN)
         # While joined we always name somebody: "none" would let the prober found a cluster.
         master = self.taken_master
         info = None if master is None else ctx.members.get(master)

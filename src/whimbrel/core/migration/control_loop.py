@@ -41,6 +41,8 @@ FAILED_PLANS_NOTED = 5
 """After this many failed plans in a row, and each further time, the cause is told loudly."""
 UNEVEN = "primaries are uneven"
 """Reason of a plan that only levels."""
+LEVELLINGS_MAX = 3
+"""Plans in a row that may level primaries by nothing."""
 DEPTH_DEFAULT = 2
 """Replicas per row before anybody has said: a primary and one backup."""
 
@@ -101,6 +103,8 @@ class ControlLoop:
         self._failed_plans = 0
         self._unevenness = 0
         """Sum of the squares of the numbers of primaries when they were last called uneven."""
+        self._levellings = 0
+        """Plans in a row that were made to level primaries and lowered that sum by nothing."""
         self._planned_leaving: tuple[MemberId, ...] = ()
         self._told_to_leave: dict[MemberId, None] = {}
         self.postponed = ""
@@ -483,16 +487,18 @@ class ControlLoop:
     def _make_up(self, reason: str) -> None:
         """Plan again when members differ by more than one primary, as after a dropped plan.
 
-        Only as long as it helps: a plan made for this that has levelled nothing is the last one,
-        whatever the assignment would like to copy next (never a hot loop).
+        A few times only when it does not help: such a plan may first have had holders to level, but
+        what goes on without levelling primaries would go on for ever (never a hot loop).
         """
         count_of = self._keeper.table.primary_count
         counts = [count_of(member) for group in self._groups() for member in group]
         if not counts or max(counts) - min(counts) < 2:
             return
         unevenness = sum(count * count for count in counts)
-        if reason != UNEVEN or unevenness < self._unevenness:
-            self._unevenness = unevenness
+        is_news = reason != UNEVEN or unevenness < self._unevenness
+        self._levellings = 1 if is_news else self._levellings + 1
+        self._unevenness = unevenness
+        if self._levellings <= LEVELLINGS_MAX:
             self.trigger(UNEVEN)
 
     # -- leaving --------------------------------------------------------------------------
