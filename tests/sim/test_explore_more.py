@@ -19,7 +19,7 @@ from whimbrel.sim.explore.step_rules import StepRules
 from whimbrel.sim.explore.universe import Universe
 from whimbrel.sim.explore.worlds import REBORN, WORLDS, row_of, worlds_named
 
-STATES_MAX = 60_000
+STATES_MAX = 100_000
 
 
 def explored(name: str, plant: Plant | None = None) -> Exploration:
