@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from whimbrel.errors import UsageError
-from whimbrel.testing.cluster import START_TIMEOUT_S, LocalCluster
+from whimbrel.testing.cluster import LocalCluster
 
 Rows = list[list[str]]
 """Names of the holders of each partition, primary first."""
@@ -77,8 +77,7 @@ class Ours:
     def start(self, count: int) -> None:
         """Start the first one, then the others at the same moment."""
         self._cluster.start()
-        for member in [self._cluster.launch() for _ in range(count - 1)]:
-            member.await_ready(START_TIMEOUT_S)
+        self._cluster.add_members(count - 1)
 
     def add(self) -> str:
         """Start one more."""

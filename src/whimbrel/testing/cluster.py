@@ -207,8 +207,7 @@ class LocalCluster:
         """Start the members that were asked for: the first alone, then the others at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.add_member()
-        for member in [self.launch() for _ in range(self._wanted - 1)]:
-            member.await_ready(START_TIMEOUT_S)
+        self.add_members(self._wanted - 1)
 
     def launch(
         self, *, lite: bool = False, port: int = 0, settings: Mapping[str, object] | None = None
@@ -263,6 +262,15 @@ class LocalCluster:
         member = self.launch(lite=lite, port=port, settings=settings)
         member.await_ready(timeout_s)
         return member
+
+    def add_members(self, count: int) -> None:
+        """Start more members at the same moment and wait until all of them serve.
+
+        Raises:
+            ClusterError: One did not get ready.
+        """
+        for member in [self.launch() for _ in range(count)]:
+            member.await_ready(START_TIMEOUT_S)
 
     def kill(self, index: int) -> int:
         """SIGKILL a member, as a crash; its exit status."""

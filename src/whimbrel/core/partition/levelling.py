@@ -327,8 +327,8 @@ class _Roles:
     def _spare(self, giver: int, taker: int) -> Job[int]:
         """A partition that a member with more replicas may give to another, as its new primary.
 
-        Both then have as many replicas as the other had; -1 when there is none, or no copy may be
-        made.
+        Their numbers of replicas come no further apart by it; -1 when there is none, or no copy may
+        be made.
         """
         replicas = self.board.replicas
         if not self.copies_max or replicas[giver] <= replicas[taker]:
