@@ -6,7 +6,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, SendTo
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.service import Membership
-from whimbrel.core.messages import GoodbyeTold, JoinRequested, ProbeAnswered
+from whimbrel.core.messages import GoodbyeTold, Heartbeat, JoinRequested, ProbeAnswered
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.settings import CoreSettings
 
@@ -96,3 +96,41 @@ def test_a_late_request_of_a_replaced_process_does_not_bring_it_back() -> None:
     room.on_message(dead.id, dead.address, request)
     fire(room, ctx, "membership.join", 2_000)
     assert ctx.is_member(fresh.id) and not ctx.is_member(dead.id)
+
+
+def _removed(ctx: Context, room: Membership, *, is_seated: bool) -> JoinRequested:
+    """A member came in, showed that it knew it or not, and was removed for a failed link."""
+    joiner = info_of(2, 5702)
+    request = JoinRequested(SETTINGS.cluster_name, SETTINGS.partition_count, joiner)
+    room.on_started(())
+    room.on_message(joiner.id, joiner.address, request)
+    fire(room, ctx, "membership.join", 2_000)
+    assert ctx.is_member(joiner.id)
+    shown = ctx.members.version if is_seated else ctx.members.version - 1
+    room.on_message(joiner.id, joiner.address, Heartbeat(shown, ctx.id))
+    room.on_link_failed(joiner.id)
+    assert not ctx.is_member(joiner.id)
+    return request
+
+
+def test_a_dead_members_late_request_does_not_bring_it_back() -> None:
+    """Goal: M4. Method: a member that knew it had come in is removed because its link failed, and a
+    request of its own, sent before, arrives (found by a seed: it came in again and was dead).
+    """
+    ctx = Context(info_of(1, 5701), SETTINGS, 1)
+    room = Membership(ctx)
+    request = _removed(ctx, room, is_seated=True)
+    room.on_message(request.joiner.id, request.joiner.address, request)
+    assert not ctx.is_armed("membership.join")
+
+
+def test_who_was_removed_before_it_knew_of_its_seat_may_ask_again() -> None:
+    """Goal: a joiner whose link broke before the list had reached it is not shut out for ever: it
+    seeks on under its identity. A heartbeat of an earlier process shows an older list.
+    """
+    ctx = Context(info_of(1, 5701), SETTINGS, 1)
+    room = Membership(ctx)
+    request = _removed(ctx, room, is_seated=False)
+    room.on_message(request.joiner.id, request.joiner.address, request)
+    fire(room, ctx, "membership.join", 2_000)
+    assert ctx.is_member(request.joiner.id)

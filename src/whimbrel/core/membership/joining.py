@@ -52,7 +52,7 @@ class Joining:
             ctx.note("join_refused", "warning", joiner=joiner.id, reason=refusal)
             ctx.send_to(joiner.address, JoinRefused(refusal, True, joiner.id))
             return
-        if (joiner.id, joiner.started_us) in room.left:
+        if (joiner.id, joiner.started_us) in room.over:
             return  # sent before its end, on a connection that was slower
         if ctx.is_member(joiner.id):
             self._on_repetition(joiner)

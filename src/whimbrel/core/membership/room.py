@@ -21,6 +21,8 @@ from whimbrel.core.model import MemberInfo, MemberList
 PUBLISH_TIMER = "membership.publish"
 FORMER_ADDRESSES_MAX = 64
 """Addresses of removed members that a master goes on looking for; the oldest are forgotten."""
+PROCESSES_OVER_MAX = 256
+"""Removed processes whose late requests are known; the oldest are forgotten."""
 
 
 class Phase(enum.Enum):
@@ -54,9 +56,12 @@ class Room:
         self.join_addresses: tuple[Address, ...] = ()
         self.former: dict[Address, MemberId] = {}
         """Where removed members listened, unless they left gracefully; oldest first."""
-        self.left: dict[tuple[MemberId, int], None] = {}
-        """Processes (identity and start) that said goodbye, or whose place another took; a late
-        request of theirs is old."""
+        self.over: dict[tuple[MemberId, int], None] = {}
+        """Processes (identity and start) that had come in and are no member any more, or whose
+        place another took: a late request of theirs is old (M4)."""
+        self._unseated: dict[MemberId, int] = {}
+        """Listed members that may not know of it yet, with the version of the list that they came
+        with; one that is removed before it knew may ask again under its identity."""
         self.parting: dict[MemberId, None] = {}
         """At the master: members that were told to go and are still on the list."""
         self.on_view_changed: Callable[[MemberList, MemberList], None] | None = None
@@ -94,6 +99,11 @@ class Room:
             if is_other and process.started_us >= info.started_us:
                 return info.id
         return None
+
+    def seat_taken(self, member: MemberId, list_version: int) -> None:
+        """A listed member shows the version of its list: it knows that it came in."""
+        if list_version >= self._unseated.get(member, list_version + 1):
+            del self._unseated[member]
 
     # -- links ----------------------------------------------------------------------------
 
@@ -182,8 +192,8 @@ class Room:
         for info in removed:
             why = self.detector.why(info.id)
             self.ctx.note("member_removed", "warning", member=info.id, why=why)
-            if self.detector.is_over(info.id):
-                self.left[info.id, info.started_us] = None
+            if self._unseated.pop(info.id, None) is None or self.detector.is_over(info.id):
+                self.over[info.id, info.started_us] = None
             if not self.detector.has_left(info.id):
                 self.former.pop(info.address, None)
                 self.former[info.address] = info.id
@@ -196,12 +206,15 @@ class Room:
             )
         for info in new.members:
             self.former.pop(info.address, None)
-            if old.get(info.id) is None and info.id != self.ctx.id:
+            known = old.get(info.id)
+            if known is None or known.started_us != info.started_us:
+                self._unseated[info.id] = new.version
+            if known is None and info.id != self.ctx.id:
                 self.ctx.note("member_added", member=info.id, address=str(info.address))
         while len(self.former) > FORMER_ADDRESSES_MAX:
             del self.former[next(iter(self.former))]
-        while len(self.left) > FORMER_ADDRESSES_MAX:
-            del self.left[next(iter(self.left))]
+        while len(self.over) > PROCESSES_OVER_MAX:
+            del self.over[next(iter(self.over))]
         self.ctx.note(
             "members_installed", version=new.version, members=len(new.members), master=new.master
         )

@@ -395,6 +395,7 @@ class Membership(Room):
         if not self.ctx.is_member(sender):
             self.strangers.tell(sender, address, beat.list_version)
             return
+        self.seat_taken(sender, beat.list_version)
         self.claim.on_heartbeat(sender, beat.master)
         if self.ctx.is_master and beat.list_version < self.ctx.members.version:
             self.publish(sender)
