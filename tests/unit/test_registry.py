@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
 import pytest
 
 from whimbrel.core.context import Context
@@ -212,3 +213,70 @@ def test_limits_refuse_before_anything_changes() -> None:
         )
     assert net.structures(0) == []
     assert net.registries[0].completed == []
+
+
+def test_a_destruction_counts_whichever_fact_wins() -> None:
+    """Goal: a map made anew by a member that had not heard of its destruction loses what it held,
+    on every member alike (D11). Method: destroyed and made anew at the same time; the news arrive
+    in both orders, and a newcomer is told once.
+    """
+    orders: list[list[int]] = [[0, 1], [1, 0]]
+    for order in orders:
+        net = Net(4)
+        net.view(0, 1, 2)
+        net.registries[0].announce([map_fact("a")], None)
+        net.deliver()
+        news: list[RegistryTold] = []
+        for number, alive in ((0, False), (1, True)):
+            net.registries[number].announce([map_fact("a", alive=alive)], None)
+            sent = [one.message for one in net.contexts[number].effects if isinstance(one, Send)]
+            news += [one for one in sent[:1] if isinstance(one, RegistryTold)]
+        net.registries[1].announce([map_fact("a")], None)
+        for which in order:
+            net.registries[2].on_message(MemberId(f"m{which}"), news[which])
+        net.deliver()
+        net.view(0, 1, 2, 3)
+        found = [registry.get(MAP_KIND, "a") for registry in net.registries]
+        assert found[0] is not None and found[0].destroyed == 2
+        assert all(entry == found[0] for entry in found)
+
+
+def test_a_smaller_parts_destruction_is_not_adopted() -> None:
+    """Goal: what the bigger part kept stays. Method: adopt a map that the smaller part had
+    destroyed and made again.
+    """
+    net = Net(2)
+    net.view(0, 1)
+    net.registries[0].announce([map_fact("a")], None)
+    net.deliver()
+    held = net.registries[0].get(MAP_KIND, "a")
+    assert held is not None
+    other = msgspec.structs.replace(held, clock=9, origin=MemberId("x"), destroyed=8)
+    assert net.registries[0].adopt([other])
+    net.deliver()
+    for registry in net.registries:
+        entry = registry.get(MAP_KIND, "a")
+        assert entry is not None and (entry.clock, entry.destroyed) == (9, 0)
+
+
+def test_a_destruction_exceeds_those_it_had_not_heard_of() -> None:
+    """Goal: what is destroyed covers all that was written before it was asked for (D11). Method: a
+    member that has heard of nothing destroys a map that the others have destroyed twice meanwhile,
+    so that its first number is too small; it is told so, and is done after the second.
+    """
+    net = Net(3)
+    net.view(0, 1, 2)
+    net.deaf = [2]
+    for alive in (True, False, True, False):
+        net.registries[0].announce([map_fact("a", alive=alive)], None)
+    net.deliver()
+    before = net.registries[1].latest_destruction(MAP_KIND, "a")
+    net.deaf = []
+    net.registries[2].announce([map_fact("a", alive=False)], "done")
+    sent = [one.message for one in net.contexts[2].effects if isinstance(one, Send)]
+    told = next(one for one in sent if isinstance(one, RegistryTold))
+    assert told.entries[0].destroyed <= before
+    net.deliver()
+    assert net.registries[2].completed == ["done"]
+    assert {one.latest_destruction(MAP_KIND, "a") > before for one in net.registries} == {True}
+    assert net.registries[2].announcing_count() == 0

@@ -359,7 +359,7 @@ def test_only_the_primary_is_believed() -> None:
 def test_namespaces_that_the_primary_does_not_have_are_pruned() -> None:
     """AE-21, bug 34: after it left them out twice, some seconds apart, with nothing in between."""
     net = settled()
-    net["a"].plane.destroy(Namespace("map/n"))
+    net["a"].plane.destroy(Namespace("map/n"), 1)
     net.advance(3 * SECOND)
     assert "map/n" in net["b"].plane.partitions[0].fragments
     net.advance(4 * SECOND)

@@ -463,7 +463,7 @@ def test_destroying_a_map_forgets_data_and_vectors() -> None:
         net.put("m", number, "x")
     net.pump()
     for name in "ab":
-        net[name].maps.destroy("m")
+        net[name].maps.destroy("m", 1)
         assert not net[name].plane.partitions[0].fragments
     net.put("m", 1, "y")
     net.pump()
@@ -477,7 +477,7 @@ def test_a_map_begun_again_before_its_backup_forgot_the_old_one() -> None:
     for number in range(3):
         net.put("m", number, "old")
     net.pump()
-    net["a"].maps.destroy("m")
+    net["a"].maps.destroy("m", 1)
     net.put("m", 7, "new")
     net.pump()
     net.advance(3 * SECOND)

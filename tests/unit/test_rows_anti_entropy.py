@@ -142,7 +142,7 @@ def test_whether_a_namespace_is_known() -> None:
     )
     plane.on_message(MemberId("a"), VersionsTold((strange,)))
     assert list(plane.partitions[0].fragments) == ["map/m"]
-    net["a"].plane.destroy(Namespace("map/m"))
+    net["a"].plane.destroy(Namespace("map/m"), 1)
     net.advance(12 * SECOND)
     assert not plane.partitions[0].fragments
 

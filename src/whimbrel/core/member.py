@@ -278,8 +278,8 @@ class Member:
 
     def _registry_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
         if entry.kind == MAP_KIND:
-            if before is not None and before.alive and not entry.alive:
-                self.maps.destroy(entry.key)
+            if entry.destroyed > (0 if before is None else before.destroyed):
+                self.maps.destroy(entry.key, entry.destroyed)
             self.is_depth_stale = True
         if self.on_registry_changed is not None:
             self.on_registry_changed(entry, before)

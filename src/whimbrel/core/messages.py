@@ -396,6 +396,7 @@ class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
 
     ``first`` makes the receiver start from an empty fragment (replication replaces, bug 37);
     ``last`` makes it install ``vector``. ``settings`` is (sync, async) backup counts.
+    ``generation`` is the registry's number of the destruction that the fragment was begun after.
     """
 
     namespace: Namespace
@@ -404,6 +405,7 @@ class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
     settings: tuple[int, int]
     first: bool
     last: bool
+    generation: int = 0
 
 
 class FragmentSent(Message, frozen=True):
@@ -541,7 +543,8 @@ class MergeCounts(msgspec.Struct, frozen=True, array_like=True):
 class MergeRequested(Message, frozen=True):
     """Entries that a part of a split cluster held; to the primary, which asks the map's policy.
 
-    ``chunk`` is a map store's. ``hits`` has one number per entry where they are counted. A chunk
+    ``chunk`` is a map store's. ``hits`` has one number per entry where they are counted, and
+    ``generation`` is that of ``FragmentPart``. A chunk
     that an incarnation before the sender offered is known by ``origin``, who offered it first, and
     the ``number`` it had there; else by the sender and the call.
     """
@@ -553,6 +556,7 @@ class MergeRequested(Message, frozen=True):
     hits: tuple[int, ...] = ()
     origin: MemberId | None = None
     number: int = 0
+    generation: int = 0
 
 
 class MergeAnswered(Message, frozen=True):
@@ -571,7 +575,8 @@ class RegistryEntry(msgspec.Struct, frozen=True, array_like=True):
     """One replicated fact: a structure exists, or a Compact schema is known.
 
     ``clock`` is a Lamport number; for one (kind, key) the entry with the greater
-    (clock, origin) wins. ``alive`` False marks a destroyed structure.
+    (clock, origin) wins. ``alive`` False marks a destroyed structure. ``destroyed`` is the clock
+    of its latest destruction, 0 for none; the greater one counts, whichever entry wins.
     """
 
     kind: str
@@ -580,6 +585,7 @@ class RegistryEntry(msgspec.Struct, frozen=True, array_like=True):
     origin: MemberId
     alive: bool
     value: bytes = b""
+    destroyed: int = 0
 
 
 class RegistryTold(Message, frozen=True):
@@ -590,9 +596,14 @@ class RegistryTold(Message, frozen=True):
 
 
 class RegistryAnswered(Message, frozen=True):
-    """The entries of that call are merged here."""
+    """The entries of that call are merged here.
+
+    ``overtaken`` is not 0 when a later destruction than one among them was known here: the
+    sender's clock, which a destruction must exceed to reach what was begun after that one.
+    """
 
     call: int
+    overtaken: int = 0
 
 
 class QuestionAsked(Message, frozen=True):

@@ -51,7 +51,7 @@ class _Batch:
 class _Announcement:
     """Entries on their way and the members that have not answered."""
 
-    __slots__ = ("batch", "entries", "waiting")
+    __slots__ = ("batch", "entries", "is_overtaken", "waiting")
 
     def __init__(
         self, entries: tuple[RegistryEntry, ...], waiting: dict[MemberId, None], batch: _Batch
@@ -59,6 +59,8 @@ class _Announcement:
         self.entries = entries
         self.waiting = waiting
         self.batch = batch
+        self.is_overtaken = False
+        """Whether somebody knew of a later destruction before it heard of one of these."""
 
 
 def backups_value(backup_count: int, async_backup_count: int) -> bytes:
@@ -106,6 +108,11 @@ class Registry:
             deepest = max(deepest, sum(backups_of(entry)))
         return 1 + deepest
 
+    def latest_destruction(self, kind: str, key: str) -> int:
+        """The number of an entry's latest destruction, 0 when there was none."""
+        found = self._entries.get((kind, key))
+        return 0 if found is None else found.destroyed
+
     def announcing_count(self) -> int:
         """Announcements that some member has not answered."""
         return len(self._announcements)
@@ -138,7 +145,8 @@ class Registry:
         entries: list[RegistryEntry] = []
         for kind, key, alive, value in facts:
             self._clock += 1
-            entry = RegistryEntry(kind, key, self._clock, self._ctx.id, alive, value)
+            destroyed = self.latest_destruction(kind, key) if alive else self._clock
+            entry = RegistryEntry(kind, key, self._clock, self._ctx.id, alive, value, destroyed)
             self._merge(entry)
             entries.append(entry)
         self._tell(entries, self._ctx.others(), token)
@@ -153,13 +161,33 @@ class Registry:
         Returns:
             Whether there was news, which is now on its way (``announcing_count``).
         """
-        news = [entry for entry in entries if entry.alive and self._merge(entry)]
+        news: list[RegistryEntry] = []
+        for entry in entries:
+            known = self.latest_destruction(entry.kind, entry.key)
+            ours = msgspec.structs.replace(entry, destroyed=known)
+            if entry.alive and self._merge(ours):
+                news.append(ours)
         self._tell(news, self._ctx.others(), None)
         return bool(news)
 
     def alive(self) -> list[RegistryEntry]:
         """All live entries, by kind and key."""
         return [entry for entry in self._sorted() if entry.alive]
+
+    def _destroy_again(self, announcement: _Announcement) -> None:
+        """Destroy once more, under a greater number, what somebody may have begun anew meanwhile.
+
+        Whoever asked for the destruction may have been told before that of what was begun.
+        """
+        again: list[RegistryEntry] = []
+        for entry in announcement.entries:
+            if not entry.alive:
+                self._clock += 1
+                clock, mine = self._clock, self._ctx.id
+                renewed = msgspec.structs.replace(entry, clock=clock, origin=mine, destroyed=clock)
+                self._merge(renewed)
+                again.append(renewed)
+        self._announce(again, self._ctx.others(), announcement.batch)
 
     def _tell(
         self, entries: Sequence[RegistryEntry], to: Sequence[MemberId], token: object | None
@@ -169,7 +197,13 @@ class Registry:
             if token is not None:
                 self.completed.append(token)
             return
-        batch = _Batch(token)
+        self._announce(entries, to, _Batch(token))
+
+    def _announce(
+        self, entries: Sequence[RegistryEntry], to: Sequence[MemberId], batch: _Batch
+    ) -> None:
+        if not to:
+            return
         for start in range(0, len(entries), ENTRIES_PER_MESSAGE):
             piece = tuple(entries[start : start + ENTRIES_PER_MESSAGE])
             call = self._ctx.next_number()
@@ -180,11 +214,22 @@ class Registry:
             self._ctx.arm(RETRY_TIMER, self._ctx.settings.call_timeout_us)
 
     def _merge(self, entry: RegistryEntry) -> bool:
+        """Take what is newer: of the fact and, by itself, of the destruction.
+
+        A structure that was made anew by a member that had not heard of its destruction exists,
+        but without what it held before, on every member alike.
+        """
         key = (entry.kind, entry.key)
         before = self._entries.get(key)
         self._clock = max(self._clock, entry.clock)
-        if before is not None and (before.clock, before.origin) >= (entry.clock, entry.origin):
-            return False
+        if before is not None:
+            destroyed = max(before.destroyed, entry.destroyed)
+            if (before.clock, before.origin) >= (entry.clock, entry.origin):
+                if destroyed == before.destroyed:
+                    return False
+                entry = before
+            if entry.destroyed != destroyed:
+                entry = msgspec.structs.replace(entry, destroyed=destroyed)
         self._entries[key] = entry
         if self.on_changed is not None:
             self.on_changed(entry, before)
@@ -195,12 +240,15 @@ class Registry:
     def on_message(self, sender: MemberId, message: Message) -> None:
         """Take RegistryTold or RegistryAnswered."""
         if isinstance(message, RegistryTold):
+            is_overtaken = any(map(self._is_overtaken, message.entries))
             for entry in message.entries:
                 self._merge(entry)
             if message.call:
-                self._ctx.send(sender, RegistryAnswered(message.call))
+                clock = self._clock if is_overtaken else 0
+                self._ctx.send(sender, RegistryAnswered(message.call, clock))
         elif isinstance(message, RegistryAnswered):
-            self._answered(message.call, sender)
+            self._clock = max(self._clock, message.overtaken)
+            self._answered(message.call, sender, is_overtaken=message.overtaken > 0)
 
     def on_timer(self, key: str) -> None:
         """Repeat what has not been answered."""
@@ -235,15 +283,24 @@ class Registry:
     def _sorted(self) -> list[RegistryEntry]:
         return [self._entries[key] for key in sorted(self._entries)]
 
-    def _answered(self, call: int, member: MemberId) -> None:
+    def _is_overtaken(self, entry: RegistryEntry) -> bool:
+        known = self._entries.get((entry.kind, entry.key))
+        if entry.alive or known is None or known.destroyed < entry.destroyed:
+            return False
+        return (known.clock, known.origin) != (entry.clock, entry.origin)
+
+    def _answered(self, call: int, member: MemberId, *, is_overtaken: bool = False) -> None:
         announcement = self._announcements.get(call)
         if announcement is None or member not in announcement.waiting:
             return
         del announcement.waiting[member]
+        announcement.is_overtaken |= is_overtaken
         if announcement.waiting:
             return
         del self._announcements[call]
         batch = announcement.batch
+        if announcement.is_overtaken and batch.token is not None:
+            self._destroy_again(announcement)
         batch.remaining -= 1
         if batch.token is not None and not batch.remaining:
             self.completed.append(batch.token)

@@ -235,9 +235,9 @@ class ClientHandlers:
         name, service = fields["name"], fields["service_name"]
         if service != MAP_SERVICE:
             raise UnsupportedError(f"the service {service!r} is not offered by this cluster")
-        facts = []
-        if self._registry.get(MAP_KIND, name) is not None:
-            facts.append(self.map_fact(name, alive=False))
+        check_name(name)
+        # Not only a map that we know of: who wrote it first may not have told us yet.
+        facts = [self.map_fact(name, alive=False)]
         self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
 
     def _get_distributed_objects(self, connection: Connection, message: RawMessage) -> None:

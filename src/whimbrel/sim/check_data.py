@@ -1,4 +1,4 @@
-"""Rules of the data themselves: D6 to D9, R1 to R3, X1, X2 (facts/reliability 3.1, 3.4, 3.6)."""
+"""Rules of the data themselves: D6 to D9, D11, R1 to R3, X1, X2 (facts/reliability 3)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from whimbrel.sim.stores import (
     vectors_of,
 )
 from whimbrel.sim.watch import Checker, member_of
-from whimbrel.sim.workload import ABSENT
+from whimbrel.sim.workload import ABSENT, SCRATCH_MAP
 from whimbrel.sim.world import World
 
 _SYNC_MESSAGES = (SyncRequested, SyncSent, SyncAnswered, SyncRefused)
@@ -209,6 +209,25 @@ class NothingLeaks(Checker):
         for host in self.world.up_hosts():
             for leak in leaks_of(host)[:1]:
                 self.fail(leak, host.name)
+
+
+class NothingReturns(Checker):
+    """D11: what was destroyed stays away, whatever copies of it were under way."""
+
+    rule = "D11"
+    sentence = "no entry of a destroyed map is there again"
+
+    def quiet(self) -> None:
+        """Q; not where a part that did not hear of it may be merged in."""
+        workload = self.world.workload
+        if self.world.plan.profile.split or not workload.destroyed_keys:
+            return
+        gone = {workload.history.key(SCRATCH_MAP, key).stored for key in workload.destroyed_keys}
+        for host in self.world.up_hosts():
+            for replica in member_of(host).dataplane.partitions:
+                fragment = replica.maps.get(SCRATCH_MAP)
+                if fragment is not None and not gone.isdisjoint(store_of(fragment).records):
+                    self.fail(f"p{replica.pid} holds some at index {replica.index}", host.name)
 
 
 class ReplicasEqual(Checker):
@@ -401,6 +420,7 @@ DATA_CHECKERS: tuple[type[Checker], ...] = (
     CopyRemains,
     LossIsTold,
     NothingLeaks,
+    NothingReturns,
     ReplicasEqual,
     InOrder,
     PrimarySpeaks,

@@ -214,8 +214,14 @@ def failed_backup_uncounted(engine: Engine) -> None:
     replace(dataplane, "apply_backups", count)
 
 
+def destroyed_refused(engine: Engine) -> None:
+    """Copies that were under way when their map was destroyed are taken (D11)."""
+    replace(engine.member.dataplane, "is_destroyed", lambda *_: False)
+
+
 def vanished_pruned(engine: Engine) -> None:
-    """A backup keeps what its primary does not have any more (bug 34)."""
+    """A backup takes, and keeps, what its primary does not have any more (bug 34)."""
+    destroyed_refused(engine)
     replace(engine.member.dataplane.anti_entropy, "_left_out", nothing)
 
 
@@ -344,6 +350,7 @@ MORE_GUARDS: tuple[Bug, ...] = (
     Bug(lost_owner_anyway, "lost partitions stay without an owner", "over", ("C1", "L1")),
     Bug(backups_in_order, "old backups are taken", "reset", ("R1", "D9", "L1")),
     Bug(failed_backup_uncounted, "a failed backup counts", "reset", ("D9", "L1", "R4", "D1")),
+    Bug(destroyed_refused, "a destroyed map comes back", "operator", ("D11",)),
     Bug(vanished_pruned, "destroyed structures stay at backups", "operator", ("D8",)),
     Bug(stale_reads_refused, "stale reads are answered", "move", ("D4", "D3")),
     Bug(chunks_bounded, "chunks have no bound", "move", ("X1",)),

@@ -70,6 +70,7 @@ _AUTHENTICATION = SHAPES["Client.authentication"].type
 _VIEW = SHAPES["Client.addClusterViewListener"].type
 _BACKUP_EVENT = SHAPES["Client.localBackupListener"].type + 2
 _LISTENER = SHAPES["Map.addEntryListener"].type
+_DESTROY = SHAPES["Client.destroyProxy"].type
 _LISTENED_EVENTS = 1 | 2 | 4 | 16 | 128
 """Added, removed, updated, evicted, expired."""
 _REMOVED_EVENTS = 2 | 16 | 128
@@ -88,6 +89,8 @@ class Reply(msgspec.Struct, frozen=True):
     """Backup acknowledgements that came."""
     keys: list[bytes] = []
     """Of a whole-map read."""
+    attempts: int = 1
+    """How often it was sent; more than once, and it may be carried out late."""
 
 
 class Invocation:
@@ -188,6 +191,8 @@ class SimClient:
         self._flags = BACKUP_AWARE if smart else 0
         self._calls: dict[int, Invocation] = {}
         self._early_acks: dict[int, int] = {}
+        self._destroys: dict[int, tuple[int, ...]] = {}
+        """Orders to destroy a map, with the keys that must be gone once they are answered."""
         self.owners: dict[int, str] = {}
         """Partition to member, as the last partitions view said."""
         self.members: list[str] = []
@@ -348,6 +353,8 @@ class SimClient:
             elif kind == _LISTENER + 1:
                 connection.is_listening = True
                 self._listening_since_us = self.world.now_us
+            elif kind == _DESTROY + 1:
+                self.world.workload.destroyed(self._destroys.pop(message[5]))
             elif message[5] in self._calls:
                 self._answered(message[5], self._calls[message[5]], message)
 
@@ -402,14 +409,16 @@ class SimClient:
         strangers = [member for member in self._by_member if member not in members]
         return f"{self.name} keeps a connection to {strangers[0]}" if strangers else ""
 
-    def destroy(self, name: str) -> None:
-        """Destroy a map through whichever member is connected."""
+    def destroy(self, name: str, doomed: tuple[int, ...]) -> None:
+        """Destroy a map, and with it these keys, through whichever member is connected."""
         ready = [connection for connection in self._connections.values() if connection.is_ready]
         if ready:
+            correlation = self._next_correlation()
+            self._destroys[correlation] = doomed
             pick(self._random, ready).write(
                 codec.encode_request(
                     "Client.destroyProxy",
-                    self._next_correlation(),
+                    correlation,
                     name=name,
                     service_name="hz:impl:mapService",
                 )
@@ -591,6 +600,5 @@ class SimClient:
     def _end(self, call: Invocation, outcome: Outcome, error: str) -> None:
         call.connection = None
         value = call.value if outcome is Outcome.OK else None
-        self.world.workload.ended(
-            self, call.operation, Reply(outcome, value, error, call.acks_seen, call.keys)
-        )
+        reply = Reply(outcome, value, error, call.acks_seen, call.keys, call.attempt)
+        self.world.workload.ended(self, call.operation, reply)

@@ -228,6 +228,10 @@ class Workload:
         """Client to the keys it still reads at the end."""
         self._mortal_keys = 0
         self._scratch_keys = 0
+        self._scratch_held: dict[int, None] = {}
+        """Keys of the scratch map that were written for certain and not destroyed."""
+        self.destroyed_keys: dict[int, None] = {}
+        """Keys of the scratch map that must never be seen again."""
         self._scans: dict[Operation, tuple[bytes, ...]] = {}
         """Whole-map reads under way to the keys that were acknowledged when they began."""
         self.extra_count = 0
@@ -312,7 +316,16 @@ class Workload:
             self._scratch_keys += 1
             self._extra(client, SCRATCH_MAP, self._scratch_keys)
         delay_us = self._random.randrange(300_000)
-        self.world.scheduler.after(delay_us, client.destroy, SCRATCH_MAP)
+        self.world.scheduler.after(delay_us, self._destroy, client)
+
+    def _destroy(self, client: SimClient) -> None:
+        client.destroy(SCRATCH_MAP, tuple(self._scratch_held))
+
+    def destroyed(self, keys: tuple[int, ...]) -> None:
+        """The scratch map was destroyed after these keys had been written."""
+        for key in keys:
+            self._scratch_held.pop(key, None)
+            self.destroyed_keys[key] = None
 
     def _extra(self, client: SimClient, map_name: str, key: int) -> None:
         if self.extra_count < EXTRA_MAX:
@@ -395,6 +408,9 @@ class Workload:
         if operation.kind not in READS:
             self._book_write(operation)
         self.world.history_ended(operation, reply)
+        is_certain = reply.outcome is Outcome.OK and reply.attempts == 1
+        if operation.map == SCRATCH_MAP and is_certain:
+            self._scratch_held[operation.key] = None
         if operation.is_extra:
             self.extra_count -= 1
             return

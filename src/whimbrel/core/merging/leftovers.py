@@ -45,12 +45,16 @@ class Offer:
 class Leftover:
     """One map's entries in one partition, and how far they are merged."""
 
-    __slots__ = ("keys", "name", "offer", "partition_id", "position", "store")
+    __slots__ = ("generation", "keys", "name", "offer", "partition_id", "position", "store")
 
-    def __init__(self, name: str, partition_id: PartitionId, store: MapStore) -> None:
+    def __init__(
+        self, name: str, partition_id: PartitionId, store: MapStore, generation: int = 0
+    ) -> None:
         self.name = name
         self.partition_id = partition_id
         self.store = store
+        self.generation = generation
+        """The number of the map's destruction that the fragment was begun after."""
         self.keys: list[bytes] = store.keys_now()
         self.position = 0
         self.offer: Offer | None = None
@@ -104,9 +108,10 @@ def leftovers_of(member: Member) -> list[Leftover]:
     for partition in member.dataplane.partitions:
         if partition.maps and hottest_listed(partition.row, listed) == mine:
             for name in sorted(partition.maps):
-                store = cast("MapStore", partition.maps[name].store)
+                fragment = partition.maps[name]
+                store = cast("MapStore", fragment.store)
                 if len(store):
-                    found.append(Leftover(name, partition.pid, store))
+                    found.append(Leftover(name, partition.pid, store, fragment.generation))
     return found
 
 

@@ -171,7 +171,9 @@ class Merging:
             else:
                 chunk, hits, after = leftover.next_chunk(CHUNK_BYTES_MAX)
                 pid, name = leftover.partition_id, leftover.name
-                offer = Offer(MergeRequested(call, pid, name, chunk, hits), after)
+                begun = leftover.generation
+                request = MergeRequested(call, pid, name, chunk, hits, generation=begun)
+                offer = Offer(request, after)
             piece = self._active[call] = _Piece(leftover, offer)
             self._send(piece)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId
+from whimbrel.core.ids import MemberId, Namespace
 from whimbrel.core.merging.policies import MergePolicy, policy_of
 from whimbrel.core.messages import MergeAnswered, MergeCounts, MergeRequested
 from whimbrel.core.registry import MAP_KIND, Registry
@@ -133,7 +133,9 @@ class MergeTarget:
         except SerializationError as error:
             self._ctx.note("split_brain.damaged", "error", map=message.name, problem=str(error))
         keys = incoming.keys_now()
-        if self._registry.get(MAP_KIND, message.name) is None:
+        namespace = Namespace(f"map/{message.name}")
+        is_new = not self._plane.is_destroyed(namespace, message.generation)
+        if self._registry.get(MAP_KIND, message.name) is None or not is_new:
             # destroyed by the bigger part meanwhile: its data do not come back
             counts = MergeCounts(discarded=len(keys))
             return MergeAnswered(message.call, True, counts), reply

@@ -554,7 +554,7 @@ class AntiEntropy:
         """Fill the fragment to come; when it is complete it replaces the old one (AE-24)."""
         namespace = part.namespace
         if part.first:
-            shadow = self._plane.new_fragment(partition.pid, namespace, part.settings)
+            shadow = self._plane.new_fragment(partition.pid, namespace, part)
             shadow.install(part.vector, sync.index)
             sync.shadows[namespace] = shadow
         found = sync.shadows.get(namespace)
@@ -567,7 +567,8 @@ class AntiEntropy:
         if part.last:
             del sync.shadows[namespace]
             replaced = partition.fragments.get(namespace)
-            partition.add(found)
+            if not self._plane.hold(partition, found):
+                return
             if replaced is not None and not self._plane.refills.is_serving(partition.pid):
                 replaced.store.release()
             self.forget(partition.pid, namespace)

@@ -48,7 +48,7 @@ from whimbrel.core.replication.vectors import ZERO, lineage_version, make_lineag
 from whimbrel.errors import OverloadedError, ProtocolError, SerializationError
 
 PREFIX: Final = struct.Struct("<IHBBQ")
-HEAD: Final = struct.Struct("<IIQQB")
+HEAD: Final = struct.Struct("<IIQQQB")
 COUNTERS: Final = tuple(struct.Struct(f"<{count}Q") for count in range(BACKUP_COUNT_MAX + 1))
 CLIENT_ACK_BYTES: Final = 24
 """A client's uuid and the correlation number of its request."""
@@ -110,6 +110,10 @@ class DataPlane:
         self._inboxes: dict[MemberId, Inbox] = {}
         self.notifications: list[tuple[bytes, int, MemberId]] = []
         self._services: dict[str, tuple[StoreFactory, BackupCounts]] = {}
+        self._generations: dict[Namespace, int] = {}
+        """Of namespaces that were destroyed, the number of the latest destruction."""
+        self._begun: dict[Namespace, None] = {}
+        """Namespaces of which something may be held here."""
         self._table_asked_us = -TABLE_REQUEST_PAUSE_US
         self.remains = Remains(ctx)
         self.anti_entropy = AntiEntropy(self)
@@ -132,9 +136,14 @@ class DataPlane:
         self._services[service] = (factory, counts)
 
     def new_fragment(
-        self, pid: PartitionId, namespace: Namespace, settings: tuple[int, int] | None = None
+        self, pid: PartitionId, namespace: Namespace, part: FragmentPart | None = None
     ) -> Fragment:
         """An empty fragment that nobody holds yet.
+
+        Args:
+            pid: The partition.
+            namespace: Whose it is.
+            part: The piece of the copy that it is for; None begins a fragment of today.
 
         Raises:
             SerializationError: No service of ours is responsible for the namespace.
@@ -144,8 +153,12 @@ class DataPlane:
         if known is None:
             raise SerializationError(f"no service is responsible for {namespace}")
         factory, counts = known
-        sync, asynchronous = settings or counts(name)
-        return Fragment(pid, namespace, factory(name), sync, asynchronous)
+        sync, asynchronous = counts(name) if part is None else part.settings
+        fragment = Fragment(pid, namespace, factory(name), sync, asynchronous)
+        today = self._generations.get(namespace, 0)
+        fragment.generation = today if part is None else part.generation
+        self._begun[namespace] = None
+        return fragment
 
     def partition(self, pid: int) -> PartitionReplica:
         """The partition with this number."""
@@ -169,12 +182,45 @@ class DataPlane:
         """The store of a map in a partition of ours, made at its first write."""
         return self.fragment(partition, Namespace(f"map/{name}")).store
 
-    def destroy(self, namespace: Namespace) -> None:
-        """Forget a structure: its fragments and vectors in every partition."""
+    def hold(self, partition: PartitionReplica, fragment: Fragment) -> bool:
+        """Hold a fragment that came from elsewhere, unless its structure was destroyed meanwhile.
+
+        A copy, and a backup operation, may have been under way when its sender and we heard of
+        the destruction; what was destroyed must not come back with it.
+
+        Returns:
+            Whether it is held.
+        """
+        if self.is_destroyed(fragment.namespace, fragment.generation):
+            fragment.store.release()
+            return False
+        self.destroy(fragment.namespace, fragment.generation)
+        self._begun[fragment.namespace] = None
+        partition.add(fragment)
+        return True
+
+    def is_destroyed(self, namespace: Namespace, generation: int) -> bool:
+        """Whether what was begun after that destruction has been destroyed by a later one."""
+        return generation < self._generations.get(namespace, 0)
+
+    def destroy(self, namespace: Namespace, generation: int) -> None:
+        """Forget what a structure held before a destruction, in every partition.
+
+        Args:
+            namespace: Whose fragments and vectors go.
+            generation: The number of the destruction; what was begun after it stays.
+        """
+        if generation <= self._generations.get(namespace, 0):
+            return
+        self._generations[namespace] = generation
+        if namespace not in self._begun:
+            return
+        del self._begun[namespace]
         for partition in self.partitions:
-            dropped = partition.drop(namespace)
-            if dropped is not None:
-                dropped.store.release()
+            held = partition.fragments.get(namespace)
+            if held is not None:
+                partition.drop(namespace)
+                held.store.release()
                 self.anti_entropy.forget(partition.pid, namespace)
                 self.anti_entropy.announce(partition)
         self.forget_heads()
@@ -248,7 +294,12 @@ class DataPlane:
     def _make_head(partition: PartitionReplica, fragment: Fragment) -> bytes:
         count = fragment.backup_count
         fixed = HEAD.pack(
-            partition.pid, partition.version, fragment.lineage, fragment.base_lineage, count
+            partition.pid,
+            partition.version,
+            fragment.generation,
+            fragment.lineage,
+            fragment.base_lineage,
+            count,
         )
         base = COUNTERS[count].pack(*fragment.base[:count])
         fragment.head = fixed + base + fragment.namespace.encode()
@@ -435,7 +486,7 @@ class DataPlane:
             The fragment to apply to, or None when the operation is not for us; and whether it is
             refused because the sender is no longer the primary.
         """
-        pid, version, lineage, base_lineage, k = HEAD.unpack_from(head)
+        pid, version, generation, lineage, base_lineage, k = HEAD.unpack_from(head)
         names = HEAD.size + 8 * k
         if pid >= len(self.partitions) or not 1 <= k <= BACKUP_COUNT_MAX or names > len(head):
             raise ProtocolError("a backup operation has an impossible head")
@@ -443,17 +494,14 @@ class DataPlane:
         namespace = Namespace(head[names:].decode())
         partition = self.partitions[pid]
         fragment = partition.fragments.get(namespace)
-        since = partition.primary_since
-        if fragment is not None:
-            since = max(since, lineage_version(fragment.lineage))
-        if partition.primary == sender:
-            # A former primary may be it again; what it sent before that is as stale as ever.
-            is_stale = version < since
-        else:
-            is_stale = version <= partition.version or version < since
-        if is_stale:
+        if _is_stale(partition, fragment, sender, version):
             self.counters["backups_refused"] += 1
             return None, True
+        if self.is_destroyed(namespace, generation):
+            return None, False  # and the write with it
+        if generation > self._generations.get(namespace, 0):
+            self.destroy(namespace, generation)
+            fragment = None
         if partition.primary != sender:
             # Our table is behind the sender's: apply, the row that follows decides what we keep.
             partition.ahead_version = max(partition.ahead_version, version)
@@ -638,3 +686,16 @@ class DataPlane:
         """The effects gathered by calls from outside ``Member.handle``."""
         taken, self.ctx.effects = self.ctx.effects, []
         return taken
+
+
+def _is_stale(
+    partition: PartitionReplica, fragment: Fragment | None, sender: MemberId, version: int
+) -> bool:
+    """Whether a backup operation, sent under this row's version, is of a primary of before."""
+    since = partition.primary_since
+    if fragment is not None:
+        since = max(since, lineage_version(fragment.lineage))
+    if partition.primary == sender:
+        # A former primary may be it again; what it sent before that is as stale as ever.
+        return version < since
+    return version <= partition.version or version < since

@@ -97,6 +97,7 @@ class Fragment:
         sync_count: Synchronous backups asked for.
         async_count: Asynchronous backups asked for.
         backup_count: Both together: how many counters an operation raises (AE-02).
+        generation: The number of the structure's destruction that this was begun after, 0 for none.
         lineage: Who counts (AE-11).
         base_lineage: Where the counting primary started from, with ``base``.
         slot: Our own slot.
@@ -114,6 +115,7 @@ class Fragment:
         "backup_count",
         "base",
         "base_lineage",
+        "generation",
         "head",
         "is_dirty",
         "lineage",
@@ -143,6 +145,7 @@ class Fragment:
         self.sync_count = sync_count
         self.async_count = async_count
         self.backup_count = sync_count + async_count
+        self.generation = 0
         self.lineage = NO_LINEAGE
         self.base_lineage = NO_LINEAGE
         self.base: Counters = ZERO
@@ -469,6 +472,7 @@ class FragmentExport:
             settings=(fragment.sync_count, fragment.async_count),
             first=first,
             last=last,
+            generation=fragment.generation,
         )
 
     def _is_drained(self) -> bool:
@@ -489,7 +493,7 @@ class Staging:
         self.index = migration.step.destination_new
         self.arriving: dict[Namespace, Fragment] = {}
         self.complete: dict[Namespace, Fragment] = {}
-        self.compared: dict[Namespace, Vector] = {}
+        self.compared: dict[Namespace, FragmentPart] = {}
 
     def release(self) -> None:
         """The migration was rolled back: nobody looks at what has arrived."""
@@ -512,7 +516,7 @@ class Staging:
         """
         namespace = part.namespace
         if part.last and not part.first and not part.data and namespace not in self.arriving:
-            self.compared[namespace] = part.vector
+            self.compared[namespace] = part
             return
         if part.first:
             self.arriving[namespace] = empty
@@ -559,3 +563,5 @@ def check_parts(parts: Sequence[FragmentPart]) -> None:
             raise SerializationError(f"{part.namespace} has impossible backup counts")
         if len(part.vector.counters) != len(ZERO) or len(part.vector.base) != len(ZERO):
             raise SerializationError(f"{part.namespace} has a vector of a wrong length")
+        if part.generation < 0:
+            raise SerializationError(f"{part.namespace} has an impossible generation")

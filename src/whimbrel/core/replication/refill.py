@@ -193,7 +193,7 @@ class Refills:
     def _take_part(self, refill: Refill, pid: PartitionId, part: FragmentPart) -> None:
         namespace = part.namespace
         if part.first:
-            fresh = self._plane.new_fragment(pid, namespace, part.settings)
+            fresh = self._plane.new_fragment(pid, namespace, part)
             refill.arriving[namespace] = fresh
         found = refill.arriving.get(namespace)
         if found is None:
@@ -218,9 +218,9 @@ class Refills:
             plane.anti_entropy.forget(pid, namespace)
         partition.lineage = make_lineage(partition.version, f"{ctx.id}@{ctx.started_us}")
         for fragment in fragments.values():
-            fragment.become_primary(partition.lineage)
-            fragment.store.restart_idleness(ctx.wall_ms)
-            partition.add(fragment)
+            if plane.hold(partition, fragment):
+                fragment.become_primary(partition.lineage)
+                fragment.store.restart_idleness(ctx.wall_ms)
         partition.gain_data()
         plane.forget_heads()
         plane.refresh_targets(partition)

@@ -107,7 +107,9 @@ class Roles:
         check_parts(parts)
         partition = self._plane.partitions[pid]
         for part in parts:
-            staging.take(part, self._plane.new_fragment(pid, part.namespace, part.settings))
+            staging.take(part, self._plane.new_fragment(pid, part.namespace, part))
+            if self._plane.is_destroyed(part.namespace, part.generation):
+                continue
             if staging.index == 0 and part.namespace in staging.compared:
                 held = partition.fragments.get(part.namespace)
                 if not in_step(held, part.vector, partition.index):
@@ -159,14 +161,16 @@ class Roles:
         plane = self._plane
         for namespace, fragment in staging.complete.items():
             plane.anti_entropy.forget(partition.pid, namespace)
-            partition.add(fragment)
-        for namespace, vector in staging.compared.items():
+            plane.hold(partition, fragment)
+        for namespace, part in staging.compared.items():
+            if plane.is_destroyed(namespace, part.generation):
+                continue
             held = partition.fragments.get(namespace)
-            if held is None:
-                held = plane.new_fragment(partition.pid, namespace)
-                partition.add(held)
-            if in_step(held, vector, held.slot + 1):
-                held.install(vector, partition.index)
+            if held is None or held.generation != part.generation:
+                held = plane.new_fragment(partition.pid, namespace, part)
+                plane.hold(partition, held)
+            if in_step(held, part.vector, held.slot + 1):
+                held.install(part.vector, partition.index)
             else:
                 held.is_dirty = True
                 plane.anti_entropy.mark_dirty(held)

@@ -410,9 +410,9 @@ class MapService:
             size += store.bytes_used
         return entries, size
 
-    def destroy(self, name: str) -> None:
-        """Forget a map and all its data on this member."""
-        self.plane.destroy(Namespace(f"{SERVICE}/{name}"))
+    def destroy(self, name: str, generation: int) -> None:
+        """Forget what a map held on this member before its destruction of this number."""
+        self.plane.destroy(Namespace(f"{SERVICE}/{name}"), generation)
         self._limits.pop(name, None)
 
     # -- expiry ---------------------------------------------------------------------------
