@@ -2,10 +2,12 @@
 
 Everything that decides is the code of a real member: control loop, planner, dispatch, commit,
 publication. Two things are modelled. *Data*: a partition's fragments have sizes and no bytes.
-*Links*: each member has one network card, a queue out and a queue in, both of the same bandwidth
-and first in, first out; a message passes both at once where both are free (cut through) and then
-takes the latency. Messages of one pair therefore keep their order. Membership is played by the
-caller: lists change everywhere at the same moment, so finding a failure costs no time here.
+*Links*: each member has one network card, out and in of the same bandwidth, which two lanes share:
+the bulk and the control connections of its links (``messages.DATA_CHANNEL``). A lane is first in,
+first out; a message passes both cards at once where both lanes are free (cut through) and then
+takes the latency. A control message does not wait behind bulk data, because a card sends packets
+of its connections in turn; what it takes of the card comes off the bulk lane. Membership is played
+by the caller: lists change everywhere at the same moment, so finding a failure costs no time here.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.effects import ArmTimer, Send
 from whimbrel.core.ids import NO_INDEX, Address, MemberId, Namespace, PartitionId, Row
-from whimbrel.core.messages import FragmentAnswered, FragmentPart, FragmentSent, Message, Vector
+from whimbrel.core.messages import (
+    DATA_CHANNEL,
+    FragmentAnswered,
+    FragmentPart,
+    FragmentSent,
+    Message,
+    Vector,
+)
 from whimbrel.core.migration import Migrations
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
 from whimbrel.core.settings import CoreSettings
@@ -153,8 +162,31 @@ class SizedHost:
         """Roles follow from the table alone."""
 
 
+class Card:
+    """One direction of a network card: until when each of its lanes is busy, in microseconds."""
+
+    __slots__ = ("bulk_free_us", "control_free_us")
+
+    def __init__(self, now_us: float) -> None:
+        self.bulk_free_us = now_us
+        self.control_free_us = now_us
+
+    def take_bulk(self, begin_us: float, span_us: float) -> float:
+        """Pass bulk data that are there from a moment on; returns when it begins."""
+        begin_us = max(begin_us, self.bulk_free_us)
+        self.bulk_free_us = begin_us + span_us
+        return begin_us
+
+    def take_control(self, begin_us: float, span_us: float) -> float:
+        """Pass a control message; bulk data take that much longer. Returns when it begins."""
+        begin_us = max(begin_us, self.control_free_us)
+        self.control_free_us = begin_us + span_us
+        self.bulk_free_us = max(begin_us, self.bulk_free_us) + span_us
+        return begin_us
+
+
 class ModelMember:
-    """One member: its room, its card's two queues, its loop."""
+    """One member: its room, its card, its loop."""
 
     def __init__(
         self, number: int, settings: CoreSettings, model: GridModelSettings, now_us: float
@@ -166,8 +198,8 @@ class ModelMember:
         self.room = Migrations(self.ctx, self.host)
         self.room.depth_changed(model.backup_count + 1)
         self.is_alive = True
-        self.out_free_us = now_us
-        self.in_free_us = now_us
+        self.card_out = Card(now_us)
+        self.card_in = Card(now_us)
         self.loop_free_us = now_us
         self.bytes_sent = 0
         self.allowed: MemberId | None = None
@@ -337,11 +369,11 @@ class GridModel:
         size = wire_size(message)
         member.bytes_sent += size
         span_us = size / self._model.link_bytes_per_s * SECOND_US
-        begin_us = max(member.loop_free_us, member.out_free_us)
-        member.out_free_us = begin_us + span_us
-        to.in_free_us = max(begin_us, to.in_free_us) + span_us
+        take = Card.take_bulk if isinstance(message, DATA_CHANNEL) else Card.take_control
+        begin_us = take(member.card_out, member.loop_free_us, span_us)
+        begin_us = take(to.card_in, begin_us, span_us)
         self._in_flight += 1
-        self._push(to.in_free_us + self._model.latency_us, to, member, message)
+        self._push(begin_us + span_us + self._model.latency_us, to, member, message)
 
 
 def wire_size(message: Message) -> int:
