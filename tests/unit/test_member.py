@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.unit.engine_pump import member_id, quick_settings
 
-from whimbrel.core.effects import ArmTimer, Effect, Expelled, Joined, Note, Send
+from whimbrel.core.effects import ArmTimer, Effect, Expelled, Joined, Note, Send, SendTo
 from whimbrel.core.ids import Address
 from whimbrel.core.invariants import check_member
 from whimbrel.core.member import Member
 from whimbrel.core.messages import (
     ANY_MESSAGE,
+    GoodbyeTold,
     Heartbeat,
+    ProbeRequested,
     QuestionAsked,
     RegistryAnswered,
     RegistryTold,
@@ -71,6 +73,28 @@ def test_strangers_are_not_listened_to() -> None:
     assert any(isinstance(effect, Send) and effect.to == STRANGER for effect in effects)
     member.handle(Received(STRANGER, SOMEWHERE, Heartbeat(1, None)), 1, 0)
     assert member.strangers_total == 1
+
+
+def test_a_late_word_of_an_earlier_process_is_not_the_present_ones() -> None:
+    """Goal: M4, M5 (found by a seed: a paused master read, after it had let a restarted member in,
+    what the process before it had said, and removed it). Method: a member that kept its identity is
+    listed; the process before it suspects, says goodbye and answers; a seeker's words are its own.
+    """
+    member = formed()
+    other = MemberInfo(STRANGER, SOMEWHERE, started_us=7)
+    member.membership.install(member.ctx.members.with_members((member.ctx.me, other)))
+    follows = SuspicionTold(9, STRANGER, (STRANGER, member.ctx.id), member.ctx.id)
+    for late in (follows, GoodbyeTold(STRANGER), RegistryAnswered(1), Heartbeat(9, STRANGER)):
+        dropped = member.strangers_total
+        member.handle(Received(STRANGER, SOMEWHERE, late, started_us=6), 1, 0)
+        assert member.strangers_total == dropped + 1
+        assert member.ctx.is_member(STRANGER)
+        assert not member.is_expelled
+    probe = ProbeRequested(member.ctx.settings.cluster_name, other)
+    effects = member.handle(Received(STRANGER, SOMEWHERE, probe, started_us=6), 1, 0)
+    assert any(isinstance(effect, SendTo) for effect in effects)
+    member.handle(Received(STRANGER, SOMEWHERE, GoodbyeTold(STRANGER), started_us=7), 1, 0)
+    assert not member.ctx.is_member(STRANGER)
 
 
 def test_whoever_speaks_is_not_silent() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from whimbrel.core import messages as m
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, Expelled, Joined, TableChanged
-from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId
+from whimbrel.core.ids import REPLICA_SLOTS, MemberId, PartitionId
 from whimbrel.core.membership.service import Membership
 from whimbrel.core.merging.leftovers import SplitData, leftovers_of, split_by_copies
 from whimbrel.core.merging.service import Merging
@@ -58,6 +58,8 @@ REPLICATION_MESSAGES: tuple[type[Message], ...] = (
 )  # fmt: skip
 REGISTRY_MESSAGES: tuple[type[Message], ...] = (m.RegistryTold, m.RegistryAnswered)
 MERGING_MESSAGES: tuple[type[Message], ...] = (m.MergeRequested, m.MergeAnswered)
+OF_SEEKERS = (m.ProbeRequested, m.ProbeAnswered, m.JoinRequested)
+"""Messages that name the process that sends them, because it may not be on any list yet."""
 QUESTION_MESSAGES: tuple[type[Message], ...] = (m.QuestionAsked, m.QuestionAnswered)
 
 
@@ -145,7 +147,7 @@ class Member:
             return
         match stimulus:
             case Received():
-                self._on_message(stimulus.sender, stimulus.address, stimulus.message)
+                self._on_message(stimulus)
             case TimerFired():
                 self._on_timer(stimulus.key, stimulus.generation)
             case LinkLost():
@@ -182,16 +184,31 @@ class Member:
             routes.update(dict.fromkeys(kinds, take))
         return routes
 
-    def _on_message(self, sender: MemberId, address: Address, message: Message) -> None:
+    def _on_message(self, received: Received) -> None:
+        sender, message = received.sender, received.message
         take = self._routes.get(type(message))
-        if take is None:
-            self.membership.on_message(sender, address, message)
+        if self.is_outlived(received):
+            self.strangers_total += 1
+        elif take is None:
+            self.membership.on_message(sender, received.address, message)
         elif self.ctx.is_member(sender) or isinstance(message, m.RegistryTold):
             # A registry entry may overtake our first member list; merging it is always right.
             self.membership.detector.spoke(sender)
             take(sender, message)
         else:
             self.strangers_total += 1
+
+    def is_outlived(self, received: Received) -> bool:
+        """Whether this is a late word of a process before the listed one of its identity (M4).
+
+        It might suspect, claim, answer or say goodbye in the other's name. A seeker's messages
+        name their process themselves.
+        """
+        started_us = received.started_us
+        if started_us is None or isinstance(received.message, OF_SEEKERS):
+            return False
+        listed = self.ctx.members.get(received.sender)
+        return listed is not None and started_us < listed.started_us
 
     def _on_question(self, sender: MemberId, message: Message) -> None:
         if self.on_question is not None:

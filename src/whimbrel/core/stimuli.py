@@ -19,11 +19,15 @@ class Started(Stimulus, frozen=True):
 
 
 class Received(Stimulus, frozen=True):
-    """A message arrived. ``sender`` and ``address`` were told in the link's greeting."""
+    """A message arrived. All but the message was told in the link's greeting.
+
+    ``started_us`` is the start of the sender's process; None is taken for the listed one's.
+    """
 
     sender: MemberId
     address: Address
     message: Message
+    started_us: int | None = None
 
 
 class TimerFired(Stimulus, frozen=True):

@@ -329,7 +329,8 @@ class MemberConnection(Served):
                     reason="cluster_name",
                 )
             sender = greeting.sender
-            host.engine.handle(Received(sender.id, sender.address, message), moment_us, moment_ms)
+            received = Received(sender.id, sender.address, message, sender.started_us)
+            host.engine.handle(received, moment_us, moment_ms)
         else:
             raise ProtocolError(f"a frame of kind {kind} where none is allowed", reason="order")
 

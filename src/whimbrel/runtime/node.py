@@ -281,7 +281,7 @@ class Node:
 
     def greeting(self, channel: str) -> bytes:
         """First bytes of a connection to a member."""
-        return encode_greeting(Greeting(self.cluster_name, self.info, channel))
+        return encode_greeting(Greeting(self.cluster_name, self.engine.member.ctx.me, channel))
 
     def count(self, name: str) -> None:
         """Raise a counter of the shell by one."""
@@ -439,7 +439,7 @@ class Node:
 
     def _new_engine(self, lite: bool) -> None:
         settings = self.settings
-        self.info = MemberInfo(
+        me = MemberInfo(
             self.member_id,
             self.address,
             lite=lite,
@@ -447,7 +447,7 @@ class Node:
             zone=settings.zone,
             admin_port=self.ports.admin_port,
         )
-        self.engine: Engine = Engine(self.info, self.config.core, now_us())
+        self.engine: Engine = Engine(me, self.config.core, now_us())
         """The engine of the present incarnation."""
         self.engine.questions.documents["events"] = self._events_document
         if self.subscriptions.any:

@@ -253,7 +253,8 @@ class Host:
         if incarnation != self.incarnation:
             return
         message = wire_links.decode_message(payload) if type(payload) is bytes else payload
-        self._submit(self._do_handle, (Received(sender.id, sender.address, message),), False)
+        received = Received(sender.id, sender.address, message, sender.started_us)
+        self._submit(self._do_handle, (received,), False)
 
     def client_opened(self, connection: int, end: ClientConnection, remote: str) -> None:
         """A client's connection is made."""

@@ -359,7 +359,7 @@ class _Step:
 
     def _received(self, message: Message) -> int:
         me = self.seat.member.ctx.me
-        return self.lab.item(Received(me.id, me.address, message))
+        return self.lab.item(Received(me.id, me.address, message, me.started_us))
 
     def _noted(self, note: Note) -> None:
         if note.kind == "partition.lost":
