@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.unit.engine_pump import Client, Node, Pump, quick_settings
-from tests.unit.migration_net import Net
+from tests.unit.migration_net import SETTINGS, Net
 from tests.unit.test_serving_cluster import fill
 
 from whimbrel.core.events import (
@@ -156,6 +156,33 @@ def test_a_failed_replica_is_told_and_the_process_ends() -> None:
     assert failed and all(event.destination == "c" for event in failed)
     ends = [process[-1] for process in processes]
     assert any(isinstance(e, MigrationFinished) and e.state.failed for e in ends)
+
+
+def test_a_plan_that_another_takes_the_place_of_ends() -> None:
+    """PIM-58, PIM-21: a second member joins at every moment of the first one's join: whatever was
+    planned is a process with an end, and no later plan is counted in it (found by rule P14: the end
+    of a plan was not told when nothing of it ran at that moment).
+    """
+    paced = msgspec.structs.replace(SETTINGS, migration_interval_us=1_000_000)
+    for count in range(0, 60, 3):
+        net = Net(paced)
+        net.add("a", "b")
+        net.settle()
+        net.fill()
+        events = heard(net)
+        net.add("c")
+        net.run_sending(count)
+        net.run_for(0.5)
+        net.add("d")
+        net.settle()
+        processes = check_processes(events)
+        planned = sum(
+            one[0].state.planned for one in processes if isinstance(one[0], MigrationStarted)
+        )
+        assert planned >= sum(len(process) - 2 for process in processes)
+        for document in net.master.room.history:
+            figures = [int(str(document[name])) for name in ("planned", "completed", "failed")]
+            assert figures[0] >= figures[1] + figures[2]
 
 
 def test_nothing_to_do_is_no_process() -> None:

@@ -1,7 +1,7 @@
 """Rules of what services see of a migration, of bytes under way, of what is left over.
 
 P13 is the rule of the upstream harness: before-events equal commit-events plus rollback-events,
-matched one to one (ADL-71, ADL-72).
+matched one to one (ADL-71, ADL-72). P14 is the same for those who follow the master's processes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from whimbrel.core.events import Endpoint, Moment, PartitionMigrationEvent
+from whimbrel.core.events import (
+    Endpoint,
+    GridEvent,
+    MigrationFinished,
+    MigrationStarted,
+    MigrationState,
+    Moment,
+    PartitionMigrationEvent,
+    ReplicaMigrated,
+)
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, index_in
 from whimbrel.core.messages import FragmentSent
 from whimbrel.core.replication.fragments import PartitionReplica
@@ -62,6 +71,72 @@ class HookOrder(Checker):
         for host in self.world.up_hosts():
             for event in self._open[host.name].values():
                 self.fail(f"p{event.partition_id} is begun and not ended", host.name)
+
+
+class ProcessesTold(Checker):
+    """P14: what listeners hear of a master's processes, whatever the replica index (PIM-58)."""
+
+    rule = "P14"
+    sentence = "a process is told once, each of its replicas once, and the figures follow (PIM-21)"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._open: dict[str, list[MigrationState]] = {}
+        """Of each member, its processes that have not ended, as they were told last."""
+
+    def started(self, host: Host) -> None:
+        """Listen to a fresh process, beside whoever does."""
+        self._open[host.name] = []
+        if host.engine is None:
+            return
+        take = host.engine.server.grid.take
+
+        def told(event: GridEvent) -> None:
+            if not host.is_outside:
+                self._told(host, event)
+            take(event)
+
+        host.engine.member.migrations.tell_events(told)
+
+    def _told(self, host: Host, event: GridEvent) -> None:
+        open_ones = self._open[host.name]
+        if isinstance(event, MigrationStarted):
+            open_ones.append(event.state)
+        elif isinstance(event, ReplicaMigrated):
+            self._follows(host, event, event.success, not event.success)
+            open_ones.append(event.state)
+            index, pid = event.replica_index, event.partition_id
+            row = member_of(host).migrations.table.rows[pid]
+            if event.success and row[index] != event.destination:
+                self.fail(f"p{pid} index {index} is not where it was told to be", host.name)
+        elif isinstance(event, MigrationFinished):
+            self._follows(host, event, 0, 0)
+
+    def _follows(
+        self,
+        host: Host,
+        event: ReplicaMigrated | MigrationFinished,
+        completed: int,
+        failed: int,
+    ) -> None:
+        """Take the open process that this is the next event of off the list."""
+        state = event.state
+        for known in self._open[host.name]:
+            if (
+                (known.started_ms, known.planned) == (state.started_ms, state.planned)
+                and known.completed + completed == state.completed
+                and known.failed + failed == state.failed
+                and state.remaining >= 0
+            ):
+                self._open[host.name].remove(known)
+                return
+        self.fail(f"{event} follows nothing that was told", host.name)
+
+    def quiet(self) -> None:
+        """Q: a master at rest has told the end of everything that it began."""
+        for host in self.world.up_hosts():
+            if member_of(host).ctx.is_master and self._open[host.name]:
+                self.fail(f"{self._open[host.name][0]} has no end", host.name)
 
 
 class ChunksBounded(Checker):
@@ -150,4 +225,10 @@ class NothingIsLeft(Checker):
         self._since_us = found
 
 
-MOVE_CHECKERS: tuple[type[Checker], ...] = (HookOrder, ChunksBounded, FreshReads, NothingIsLeft)
+MOVE_CHECKERS: tuple[type[Checker], ...] = (
+    HookOrder,
+    ProcessesTold,
+    ChunksBounded,
+    FreshReads,
+    NothingIsLeft,
+)

@@ -6,16 +6,21 @@ See ``guards``, which lists them with its own.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from whimbrel.core.events import Hook, Moment, PartitionMigrationEvent
-from whimbrel.core.ids import NO_INDEX, Address, MemberId
+from whimbrel.core.events import (
+    GridEvent,
+    Hook,
+    Moment,
+    PartitionMigrationEvent,
+    ReplicaMigrated,
+)
+from whimbrel.core.ids import NO_INDEX, MemberId
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
-    Message,
     PublicationAnswered,
     TablePublished,
 )
@@ -24,6 +29,7 @@ from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, Verdict
 from whimbrel.core.replication.dataplane import PREFIX
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.outbox import FRAME
+from whimbrel.core.stimuli import Received
 from whimbrel.errors import ProtocolError
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
@@ -80,10 +86,10 @@ def strangers_unheard(engine: Engine) -> None:
     member = engine.member
     take, keeper = member._on_message, member.migrations._keeper
 
-    def believe(sender: MemberId, address: Address, message: Message) -> None:
-        ctx = member.ctx
+    def believe(received: Received) -> None:
+        ctx, sender, message = member.ctx, received.sender, received.message
         if not isinstance(message, TablePublished) or sender in (ctx.master, ctx.id):
-            take(sender, address, message)
+            take(received)
             return
         for migration in message.completed:
             keeper.apply_completed(migration)
@@ -212,6 +218,21 @@ def failed_backup_uncounted(engine: Engine) -> None:
             inbox.applied_frame(sequence)
 
     replace(dataplane, "apply_backups", count)
+
+
+def every_index_told(engine: Engine) -> None:
+    """Listeners hear of primaries only, as before version 4.0 (bug 68)."""
+    migrations = engine.member.migrations
+    tell_events = migrations.tell_events
+
+    def quietly(emit: Callable[[GridEvent], None]) -> None:
+        def primaries(event: GridEvent) -> None:
+            if not isinstance(event, ReplicaMigrated) or event.replica_index == 0:
+                emit(event)
+
+        tell_events(primaries)
+
+    replace(migrations, "tell_events", quietly)
 
 
 def destroyed_refused(engine: Engine) -> None:
@@ -350,6 +371,7 @@ MORE_GUARDS: tuple[Bug, ...] = (
     Bug(lost_owner_anyway, "lost partitions stay without an owner", "over", ("C1", "L1")),
     Bug(backups_in_order, "old backups are taken", "reset", ("R1", "D9", "L1")),
     Bug(failed_backup_uncounted, "a failed backup counts", "reset", ("D9", "L1", "R4", "D1")),
+    Bug(every_index_told, "only primaries are told", "move", ("P14",)),
     Bug(destroyed_refused, "a destroyed map comes back", "operator", ("D11",)),
     Bug(vanished_pruned, "destroyed structures stay at backups", "operator", ("D8",)),
     Bug(stale_reads_refused, "stale reads are answered", "move", ("D4", "D3")),

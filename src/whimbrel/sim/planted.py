@@ -324,7 +324,7 @@ BUGS: dict[str, Bug] = {
         Bug(merged_by_wall_clock, "a merge goes by the clock only", "split", ("D10",)),
         Bug(dropped_by_the_smaller_part, "data of a split are dropped", "split", ("D10",)),
         Bug(any_table_version, "taken at another table version", "serial-move", ("X2", "P2")),
-        Bug(promoted_from_cold, "the coldest is promoted", "kill", ("D7", "P2", "X2", "D1")),
+        Bug(promoted_from_cold, "the coldest is promoted", "kill", ("D7", "P2", "P14", "X2", "D1")),
         *MORE_BUGS,
         *RULE_BUGS,
     )

@@ -171,6 +171,8 @@ class ControlLoop:
             return
         self._ctx.disarm(RETRY_TIMER)
         self._due = self._due or reason
+        if self._planning:  # what is planned instead is a process of its own (facts section 7)
+            self._close_process()
         self._planning = False
         self._job = None
         self.execution.drop_rest()
