@@ -7,6 +7,8 @@ section 3.1). Lost copies are never won back before the next safe point.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from whimbrel.sim.trace import Trace
 
 
@@ -27,9 +29,26 @@ class FailureBudget:
         self._losses.clear()
         self._cap = max(0, min(self.backup_count, data_members - 1))
 
-    def shrunk(self, data_members: int) -> None:
-        """A data member is leaving or has left gracefully: fewer copies can exist."""
-        self._cap = max(0, min(self._cap, data_members - 1))
+    def shrunk(self, now_us: int, staying: Collection[str]) -> None:
+        """A data member is leaving or has left gracefully: fewer copies can exist.
+
+        Args:
+            now_us: Simulated time.
+            staying: The places that hold data and are meant to stay.
+        """
+        self._cap = self._cap_with(staying)
+        self._look(now_us, "--")
+
+    def may_shrink(self, staying: Collection[str]) -> bool:
+        """Whether what was lost since the last safe point is borne when only these places stay."""
+        return len(self._losses) <= self._cap_with(staying)
+
+    def _cap_with(self, staying: Collection[str]) -> int:
+        """The losses that can be borne when some place goes gracefully.
+
+        A place that was lost meanwhile counts: its copies were there, and their loss is booked.
+        """
+        return max(0, min(self._cap, len({*staying, *self._losses}) - 1))
 
     def may_lose(self, data_members: int) -> bool:
         """Whether one more of the present data members may be lost within the promise."""
@@ -40,6 +59,9 @@ class FailureBudget:
         if once and name in self._losses:
             return
         self._losses.append(name)
+        self._look(now_us, name)
+
+    def _look(self, now_us: int, name: str) -> None:
         if len(self._losses) > self._cap and not self.overdrawn:
             self.overdrawn = True
             self._trace.mark(now_us, name, "budget overdrawn", f"{len(self._losses)} lost")

@@ -154,7 +154,7 @@ class AnsweredAfterBackups(Checker):
         history = world.workload.history.key(operation.map, operation.key)
         if history.unknown or not history.is_judged:
             return
-        needed = 1 + min(world.plan.backup_count, world.place_count() - 1)
+        needed = 1 + min(world.plan.backup_count, len(world.places()) - 1)
         self.judged += 1
         holders = holders_of(world, history, operation.number)
         if len(holders) < needed:

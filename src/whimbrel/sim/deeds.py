@@ -77,7 +77,7 @@ def _demote(world: World, event: FaultEvent) -> None:
     host = world.host_named(event.names[0])
     if host.is_up and host.joined and not host.lite:
         host.is_draining = True
-        world.budget.shrunk(world.place_count())
+        world.budget.shrunk(world.now_us, world.places())
     _order_role(host, "demote")
 
 

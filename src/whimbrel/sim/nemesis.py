@@ -188,12 +188,16 @@ class Nemesis:
         self._condemned[host.name] = host.incarnation
 
     def may_leave(self, host: Host) -> bool:
-        """Whether a data member stays when this one leaves gracefully."""
+        """Whether a data member stays when this one leaves gracefully, and the budget bears it."""
         if not host.is_up or not host.joined or host.is_paused:
             return False
         if not host.lite and not is_everywhere_active(self.world):
             return False  # it would go with its data, which is no graceful leave (GCM-08)
-        return host.lite or host.is_leaving or self.world.data_member_count() > 1
+        if host.lite or host.is_leaving:
+            return True
+        staying = self.world.places(without=host)
+        is_borne = self.world.plan.profile.over_budget or self.world.budget.may_shrink(staying)
+        return is_borne and self.world.data_member_count() > 1
 
     def may_return(self, host: Host) -> None:
         """Let a member that is killed come back some time, where members may join."""
@@ -207,7 +211,7 @@ class Nemesis:
             return len(running) > 1
         if self.world.plan.profile.over_budget:
             return sum(not other.lite for other in running) > 1
-        return self.world.budget.may_lose(self.world.place_count())
+        return self.world.budget.may_lose(len(self.world.places()))
 
     def is_quiet(self, *hosts: Host) -> bool:
         """Whether none of the hosts is silenced, or was a moment ago."""

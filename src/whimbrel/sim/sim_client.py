@@ -224,6 +224,10 @@ class SimClient:
             for address in self._addresses:
                 if address not in self._connections:
                     self._connect(address)
+            if not ready:  # those of its last view may all be gone, some without a word
+                address = pick(self._random, self.world.addresses())
+                if address not in self._connections:
+                    self._connect(address)
         self._give_up_silent_connections()
 
     def _give_up_silent_connections(self) -> None:

@@ -174,20 +174,27 @@ class World:
         """Members that hold data and are meant to stay."""
         return len(self._data_hosts())
 
-    def place_count(self) -> int:
-        """Places that may each hold one replica of a partition: those members, or machines."""
-        return self.places_of(self._data_hosts())
+    def places(self, without: Host | None = None) -> list[str]:
+        """Places that may each hold one replica of a partition: those members, or machines.
+
+        Args:
+            without: Somebody who is not meant to stay.
+        """
+        hosts = [host for host in self._data_hosts() if host is not without]
+        return list(dict.fromkeys(map(self._place, hosts)))
 
     def places_of(self, hosts: list[Host]) -> int:
         """How many replicas of one partition these hosts may hold together."""
-        if self.plan.settings.member_group == "member":
-            return len(hosts)
-        return len({host.machine for host in hosts})
+        return len(dict.fromkeys(map(self._place, hosts)))
+
+    def _place(self, host: Host) -> str:
+        by_machine = self.plan.settings.member_group != "member"
+        return host.machine if by_machine else host.name
 
     def book_loss(self, host: Host) -> None:
         """A data member is lost ungracefully; those of one machine may be lost as one place."""
         by_machine = self.plan.settings.member_group != "member"
-        self.budget.lose(self.now_us, host.machine if by_machine else host.name, once=by_machine)
+        self.budget.lose(self.now_us, self._place(host), once=by_machine)
 
     def someone_is_busy(self) -> bool:
         """Whether a client still waits for an answer."""
@@ -209,7 +216,7 @@ class World:
     def reached_safe_point(self) -> None:
         """The cluster is safe now."""
         data_members = self.data_member_count()
-        self.budget.safe_point(self.place_count())
+        self.budget.safe_point(len(self.places()))
         self.trace.mark(self.now_us, "--", "safe", f"{data_members} data members")
         if self.calm_since_us is None:
             self.calm_since_us = self.now_us
@@ -387,7 +394,7 @@ class World:
         host = self.host_named(event.names[0])
         host.leave()
         if not host.lite:
-            self.budget.shrunk(self.place_count())
+            self.budget.shrunk(self.now_us, self.places())
 
     def _state(self, event: FaultEvent) -> None:
         """An operator wishes a cluster state, by way of the member that started first."""
