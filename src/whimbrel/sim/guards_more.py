@@ -235,6 +235,11 @@ def every_index_told(engine: Engine) -> None:
     replace(migrations, "tell_events", quietly)
 
 
+def outlived_unheard(engine: Engine) -> None:
+    """What an earlier process of an identity has said is taken for the present one's (M4)."""
+    replace(engine.member, "is_outlived", lambda _received: False)
+
+
 def destroyed_refused(engine: Engine) -> None:
     """Copies that were under way when their map was destroyed are taken (D11)."""
     replace(engine.member.dataplane, "is_destroyed", lambda *_: False)
@@ -372,6 +377,7 @@ MORE_GUARDS: tuple[Bug, ...] = (
     Bug(backups_in_order, "old backups are taken", "reset", ("R1", "D9", "L1")),
     Bug(failed_backup_uncounted, "a failed backup counts", "reset", ("D9", "L1", "R4", "D1")),
     Bug(every_index_told, "only primaries are told", "move", ("P14",)),
+    Bug(outlived_unheard, "late words count for a successor", "states", ("X2", "M5")),
     Bug(destroyed_refused, "a destroyed map comes back", "operator", ("D11",)),
     Bug(vanished_pruned, "destroyed structures stay at backups", "operator", ("D8",)),
     Bug(stale_reads_refused, "stale reads are answered", "move", ("D4", "D3")),
