@@ -251,7 +251,8 @@ def test_a_smaller_parts_destruction_is_not_adopted() -> None:
     net.deliver()
     held = net.registries[0].get(MAP_KIND, "a")
     assert held is not None
-    other = msgspec.structs.replace(held, clock=9, origin=MemberId("x"), destroyed=8)
+    theirs = MemberId("x")
+    other = msgspec.structs.replace(held, clock=9, origin=theirs, destroyed=8, destroyer=theirs)
     assert net.registries[0].adopt([other])
     net.deliver()
     for registry in net.registries:
@@ -280,3 +281,24 @@ def test_a_destruction_exceeds_those_it_had_not_heard_of() -> None:
     assert net.registries[2].completed == ["done"]
     assert {one.latest_destruction(MAP_KIND, "a") > before for one in net.registries} == {True}
     assert net.registries[2].announcing_count() == 0
+
+
+def test_a_dead_members_destruction_reaches_all_though_another_fact_won() -> None:
+    """Goal: as for facts: what is half told does not stay half told. Method: a map is destroyed by
+    one member and made anew by another at the same time; the first reaches one of two and dies.
+    """
+    net = Net(3)
+    net.view(0, 1, 2)
+    net.registries[0].announce([map_fact("a")], None)
+    net.deliver()
+    net.deaf = [2]
+    net.registries[0].announce([map_fact("a", alive=False)], None)
+    net.registries[1].announce([map_fact("a")], None)
+    net.registries[1].announce([map_fact("a")], None)
+    net.deliver()
+    net.deaf = []
+    destroyed = [one.latest_destruction(MAP_KIND, "a") for one in net.registries]
+    assert destroyed[1] > destroyed[2] == 0
+    net.view(1, 2)
+    assert net.registries[2].latest_destruction(MAP_KIND, "a") == destroyed[1]
+    assert net.registries[1].get(MAP_KIND, "a") == net.registries[2].get(MAP_KIND, "a")

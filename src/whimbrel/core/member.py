@@ -191,12 +191,19 @@ class Member:
             self.strangers_total += 1
         elif take is None:
             self.membership.on_message(sender, received.address, message)
-        elif self.ctx.is_member(sender) or isinstance(message, m.RegistryTold):
-            # A registry entry may overtake our first member list; merging it is always right.
+        elif self.ctx.is_member(sender) or self._is_before_our_list(message):
             self.membership.detector.spoke(sender)
             take(sender, message)
         else:
             self.strangers_total += 1
+
+    def _is_before_our_list(self, message: Message) -> bool:
+        """Whether this may have overtaken our first list: the registry's entries.
+
+        Once we have a list a stranger's are not merged: nobody would tell the others, who know
+        what only members say; whoever is on the next list repeats them.
+        """
+        return not self.is_joined and isinstance(message, m.RegistryTold)
 
     def is_outlived(self, received: Received) -> bool:
         """Whether this is a late word of a process before the listed one of its identity (M4).

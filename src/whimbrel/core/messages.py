@@ -576,7 +576,8 @@ class RegistryEntry(msgspec.Struct, frozen=True, array_like=True):
 
     ``clock`` is a Lamport number; for one (kind, key) the entry with the greater
     (clock, origin) wins. ``alive`` False marks a destroyed structure. ``destroyed`` is the clock
-    of its latest destruction, 0 for none; the greater one counts, whichever entry wins.
+    of its latest destruction, 0 for none, by ``destroyer``; the greater one counts, whichever
+    entry wins.
     """
 
     kind: str
@@ -586,6 +587,7 @@ class RegistryEntry(msgspec.Struct, frozen=True, array_like=True):
     alive: bool
     value: bytes = b""
     destroyed: int = 0
+    destroyer: MemberId | None = None
 
 
 class RegistryTold(Message, frozen=True):

@@ -145,8 +145,10 @@ class Registry:
         entries: list[RegistryEntry] = []
         for kind, key, alive, value in facts:
             self._clock += 1
-            destroyed = self.latest_destruction(kind, key) if alive else self._clock
-            entry = RegistryEntry(kind, key, self._clock, self._ctx.id, alive, value, destroyed)
+            clock, mine = self._clock, self._ctx.id
+            entry = RegistryEntry(kind, key, clock, mine, alive, value, clock, mine)
+            if alive:
+                entry = _destroyed_as(entry, self._entries.get((kind, key)))
             self._merge(entry)
             entries.append(entry)
         self._tell(entries, self._ctx.others(), token)
@@ -163,8 +165,7 @@ class Registry:
         """
         news: list[RegistryEntry] = []
         for entry in entries:
-            known = self.latest_destruction(entry.kind, entry.key)
-            ours = msgspec.structs.replace(entry, destroyed=known)
+            ours = _destroyed_as(entry, self._entries.get((entry.kind, entry.key)))
             if entry.alive and self._merge(ours):
                 news.append(ours)
         self._tell(news, self._ctx.others(), None)
@@ -184,7 +185,9 @@ class Registry:
             if not entry.alive:
                 self._clock += 1
                 clock, mine = self._clock, self._ctx.id
-                renewed = msgspec.structs.replace(entry, clock=clock, origin=mine, destroyed=clock)
+                renewed = msgspec.structs.replace(
+                    entry, clock=clock, origin=mine, destroyed=clock, destroyer=mine
+                )
                 self._merge(renewed)
                 again.append(renewed)
         self._announce(again, self._ctx.others(), announcement.batch)
@@ -223,13 +226,13 @@ class Registry:
         before = self._entries.get(key)
         self._clock = max(self._clock, entry.clock)
         if before is not None:
-            destroyed = max(before.destroyed, entry.destroyed)
+            is_later = _destruction(entry) > _destruction(before)
             if (before.clock, before.origin) >= (entry.clock, entry.origin):
-                if destroyed == before.destroyed:
+                if not is_later:
                     return False
-                entry = before
-            if entry.destroyed != destroyed:
-                entry = msgspec.structs.replace(entry, destroyed=destroyed)
+                entry = _destroyed_as(before, entry)
+            elif not is_later:
+                entry = _destroyed_as(entry, before)
         self._entries[key] = entry
         if self.on_changed is not None:
             self.on_changed(entry, before)
@@ -273,7 +276,9 @@ class Registry:
                 self._tell(self._sorted(), came, None)
         if left:
             gone = dict.fromkeys(left)
-            orphans = [entry for entry in self._sorted() if entry.origin in gone]
+            orphans = [
+                entry for entry in self._sorted() if entry.origin in gone or entry.destroyer in gone
+            ]
             self._tell(orphans, self._ctx.others(), None)
 
     def became_master(self) -> None:
@@ -306,3 +311,15 @@ class Registry:
             self.completed.append(batch.token)
         if not self._announcements:
             self._ctx.disarm(RETRY_TIMER)
+
+
+def _destruction(entry: RegistryEntry) -> tuple[int, str]:
+    """What the destructions of an entry are ordered by."""
+    return entry.destroyed, entry.destroyer or ""
+
+
+def _destroyed_as(entry: RegistryEntry, other: RegistryEntry | None) -> RegistryEntry:
+    """The entry with the latest destruction that the other one knows; None knows of none."""
+    destroyed = 0 if other is None else other.destroyed
+    destroyer = None if other is None else other.destroyer
+    return msgspec.structs.replace(entry, destroyed=destroyed, destroyer=destroyer)
