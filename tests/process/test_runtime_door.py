@@ -36,7 +36,7 @@ async def ended(streams: Streams) -> bool:
 
 
 def greeting(cluster: str = "dev", channel: str = "control", name: str = "peer") -> bytes:
-    info = MemberInfo(MemberId(name), Address("127.0.0.1", 9))
+    info = MemberInfo(MemberId(name), Address("127.0.0.1", 9), started_us=5)
     return wire.encode_greeting(wire.Greeting(cluster, info, channel))
 
 
@@ -206,7 +206,8 @@ def test_member_frames_reach_the_engine_in_order() -> None:
             + wire.encode_frame(wire.ACKS, b"")
         )
         await until(lambda: len(node.fake.frames) == 2, "both frames")
-        assert node.fake.stimuli == [Received(MemberId("peer"), Address("127.0.0.1", 9), beat)]
+        expected = Received(MemberId("peer"), Address("127.0.0.1", 9), beat, started_us=5)
+        assert node.fake.stimuli == [expected]
         assert [(peer, kind) for peer, kind, _ in node.fake.frames] == [("peer", 2), ("peer", 3)]
         writer.close()
         await until(lambda: not node.door.members, "the end")
