@@ -1,7 +1,8 @@
 """Which structures exist and which Compact schemas are known, on every member alike.
 
 Knows a small set of facts, each with a Lamport number: for one (kind, key) the entry with the
-greater (clock, origin) wins, so members agree whatever the order of arrival. A change is
+greater (clock, origin) wins, so members agree whatever the order of arrival. The number of a
+structure's latest destruction travels beside the fact and wins by itself (design 0004). A change is
 announced to all other members and is *done* when each has answered or left; only then is a client
 answered. Newcomers are told everything by the master, and every running announcement by its
 author. What a member that died had announced is told again by everybody who knows it, because
@@ -107,11 +108,6 @@ class Registry:
         for entry in self._alive(MAP_KIND):
             deepest = max(deepest, sum(backups_of(entry)))
         return 1 + deepest
-
-    def latest_destruction(self, kind: str, key: str) -> int:
-        """The number of an entry's latest destruction, 0 when there was none."""
-        found = self._entries.get((kind, key))
-        return 0 if found is None else found.destroyed
 
     def announcing_count(self) -> int:
         """Announcements that some member has not answered."""

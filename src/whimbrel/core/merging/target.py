@@ -11,14 +11,14 @@ from collections.abc import Callable
 import msgspec
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId, Namespace
+from whimbrel.core.ids import MemberId, namespace_of
 from whimbrel.core.merging.policies import MergePolicy, policy_of
 from whimbrel.core.messages import MergeAnswered, MergeCounts, MergeRequested
 from whimbrel.core.registry import MAP_KIND, Registry
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.core.structures.map_service import MapService
+from whimbrel.core.structures.map_service import SERVICE, MapService
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import EntryView
 from whimbrel.errors import OverloadedError, SerializationError
@@ -133,9 +133,9 @@ class MergeTarget:
         except SerializationError as error:
             self._ctx.note("split_brain.damaged", "error", map=message.name, problem=str(error))
         keys = incoming.keys_now()
-        namespace = Namespace(f"map/{message.name}")
-        is_new = not self._plane.is_destroyed(namespace, message.generation)
-        if self._registry.get(MAP_KIND, message.name) is None or not is_new:
+        namespace = namespace_of(SERVICE, message.name)
+        is_outdated = self._plane.is_destroyed(namespace, message.generation)
+        if is_outdated or self._registry.get(MAP_KIND, message.name) is None:
             # destroyed by the bigger part meanwhile: its data do not come back
             counts = MergeCounts(discarded=len(keys))
             return MergeAnswered(message.call, True, counts), reply

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from whimbrel.core.ids import Namespace
+from whimbrel.core.ids import Namespace, namespace_of
 from whimbrel.core.structures.counting_store import CountingMapStore
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import (
@@ -412,7 +412,7 @@ class MapService:
 
     def destroy(self, name: str, generation: int) -> None:
         """Forget what a map held on this member before its destruction of this number."""
-        self.plane.destroy(Namespace(f"{SERVICE}/{name}"), generation)
+        self.plane.destroy(namespace_of(SERVICE, name), generation)
         self._limits.pop(name, None)
 
     # -- expiry ---------------------------------------------------------------------------
