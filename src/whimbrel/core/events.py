@@ -72,6 +72,8 @@ class PartitionLost(GridEvent, frozen=True):
     partition_id: PartitionId
     lost_backup_count: int
     source: MemberId
+    version: int = 0
+    """Of the partition's loss, which another master may tell again; 0 when no data are lost."""
 
 
 class MemberAdded(GridEvent, frozen=True):

@@ -50,7 +50,7 @@ MIGRATION_MESSAGES: tuple[type[Message], ...] = (
     m.MigrationCommitRequested, m.MigrationCommitAnswered, m.PromotionRequested,
     m.PromotionAnswered, m.FragmentSent, m.FragmentAnswered,
     m.LegacyTablePublished, m.LegacyTableAnswered, m.LegacyVersionPublished,
-    m.LegacyTableRequested,
+    m.LegacyTableRequested, m.LossesTold, m.LossesNoted,
 )  # fmt: skip
 REPLICATION_MESSAGES: tuple[type[Message], ...] = (
     m.VersionsTold, m.SyncRequested, m.SyncSent, m.SyncAnswered, m.SyncRefused,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, ReplicaIndex
-from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
+from whimbrel.core.model import Loss, MemberInfo, MemberList, MigrationInfo
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -233,6 +233,8 @@ class TableImage(msgspec.Struct, frozen=True, array_like=True):
     partitions: tuple[int, ...]
     versions: tuple[int, ...]
     slots: bytes
+    losses: tuple[Loss, ...] = ()
+    """What these partitions have lost, and which of it has been seen."""
 
 
 class TablePublished(Message, frozen=True):
@@ -295,6 +297,21 @@ class StateAnswered(Message, frozen=True):
     active: tuple[MigrationInfo, ...]
     part: int = 0
     more: bool = False
+
+
+class LossesTold(Message, frozen=True):
+    """A member that came back to its seats tells the master what it found lost there (GCM-09).
+
+    Repeated until it is answered.
+    """
+
+    losses: tuple[Loss, ...]
+
+
+class LossesNoted(Message, frozen=True):
+    """The master has these marks, or later ones of the same partitions."""
+
+    losses: tuple[Loss, ...]
 
 
 # -- partition table, before cluster version 4.1 --------------------------------------------
@@ -632,6 +649,7 @@ ANY_MESSAGE = (
     | StateConfirmRequested | StateConfirmAnswered | RoleChangeRequested | RoleChangeAnswered
     | TablePublished
     | PublicationAnswered | StampPublished | TableRequested | StateRequested | StateAnswered
+    | LossesTold | LossesNoted
     | MigrationRequested
     | MigrationDataAnswered | MigrationCommitRequested | MigrationCommitAnswered
     | PromotionRequested | PromotionAnswered | FragmentSent | FragmentAnswered | VersionsTold

@@ -232,3 +232,40 @@ class RowState(msgspec.Struct, frozen=True):
     partition_id: PartitionId
     version: int
     row: Row
+
+
+class LostStructure(msgspec.Struct, frozen=True, array_like=True):
+    """What a partition has lost of one structure."""
+
+    kind: str
+    name: str
+    entries: int | None = None
+    """About how many, as its primary told last; None when nobody knows."""
+    as_of_ms: int | None = None
+    """When that was, by the master's wall clock."""
+
+
+class Loss(msgspec.Struct, frozen=True, array_like=True):
+    """That a partition has lost data, until an operator has seen it (docs/design/0014).
+
+    A partition has one mark at most. It travels with its row, and the one with the greater
+    (``version``, ``is_seen``) counts, in whatever order they come.
+    """
+
+    partition_id: PartitionId
+    version: int
+    """The version of the row that showed the loss, or a later number when that one is taken."""
+    lost_backup_count: int
+    """As in ``PartitionLost``: structures with so many backups or fewer are concerned."""
+    at_ms: int
+    """Wall clock of whoever decided it, the last time."""
+    structures: tuple[LostStructure, ...] = ()
+    """By kind and name; empty when nobody knew of any."""
+    unnamed: int = 0
+    """How many more structures are concerned than are named."""
+    is_seen: bool = False
+    """An operator has seen it: nothing is told any more, and nothing older comes back."""
+
+    def beats(self, other: Loss | None) -> bool:
+        """Whether this one counts and not the other."""
+        return other is None or (self.version, self.is_seen) > (other.version, other.is_seen)

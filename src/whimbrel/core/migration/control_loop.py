@@ -274,6 +274,7 @@ class ControlLoop:
             completed=len(settlement.completed),
             rolled_back=len(settlement.rolled_back),
         )
+        self.repair.tell_known()
         self.trigger("change of master")
 
     def _may_repair(self) -> bool:

@@ -153,7 +153,10 @@ class DestinationSide:
         if sender != self._ctx.master:
             self._ctx.note("migration.foreign_promotion", "warning", sender=sender)
             return
-        for row in list(self._keeper.table.rows_of(message.image)):
+        table = self._keeper.table
+        rows = list(table.rows_of(message.image))
+        table.take_losses(message.image.losses)
+        for row in rows:
             self._keeper.apply_row(row)
         if sender != self._ctx.id:
             for migration in message.migrations:

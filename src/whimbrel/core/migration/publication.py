@@ -139,6 +139,10 @@ class Publisher:
         """Tell everybody about a row that was changed otherwise."""
         self._staged.append((partition_id, None))
 
+    def stage_loss(self, partition_id: PartitionId) -> None:
+        """Tell everybody about a mark that changed and its row did not."""
+        self.stage_row(partition_id)
+
     def completed_of(self, partition_id: PartitionId) -> tuple[MigrationInfo, ...]:
         """Finished migrations of a partition that not every member knows (PIM-08), in order."""
         return tuple(self._finished.get(partition_id, {}).values())
@@ -442,6 +446,7 @@ class Subscriber:
             self._ctx.note("migration.foreign_table", "warning", sender=sender)
             return
         rows = list(self._keeper.table.rows_of(message.image))
+        self._keeper.table.take_losses(message.image.losses)
         publisher = self._ctx.members.get(sender)
         if publisher != self._publisher:
             self.forget()  # numbers of another master, or of one that has restarted

@@ -235,6 +235,7 @@ class Recovery:
         if not self.running or message.round != self._round or sender not in self._asked_us:
             return
         rows = list(self._keeper.table.rows_of(message.image))
+        self._keeper.table.take_losses(message.image.losses)
         if not message.part:
             self._arriving[sender], self._parts[sender] = [], 0
         if message.part != self._parts.get(sender):

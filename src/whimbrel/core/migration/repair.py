@@ -11,22 +11,23 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import PromotionAnswered, PromotionRequested, TableImage
 from whimbrel.core.migration.keeper import TableKeeper
+from whimbrel.core.migration.losses import LOST_ALL, Losses
 from whimbrel.core.migration.mail import Mail
 from whimbrel.core.migration.progress import Process
 from whimbrel.core.migration.publication import Publisher
 from whimbrel.core.migration.telling import Teller, Told
-from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
+from whimbrel.core.model import Loss, MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
 
 PROMOTION_BATCH_MAX = 1_000
 """Promotions in one message: about 200 kB, so that control messages behind it hardly wait."""
-LOST_ALL = 6
-"""The lost backup count that means: no replica of the partition is left (facts section 7)."""
 
 
 @dataclass(slots=True)
@@ -110,6 +111,10 @@ class Repair:
         """Told of each decided promotion and of the microseconds since its start."""
         self.teller = Teller(ctx)
         """Tells listeners; the control loop's."""
+        self.losses = Losses(ctx, keeper.table)
+        """Where losses are put down; the room's."""
+        self.on_known_loss: Callable[[Loss], None] | None = None
+        """Told, at a change of master, of a loss that this member has not told."""
         self.batches: dict[int, Batch] = {}
         """Promotions that are not answered yet, by batch number."""
         self.owed: dict[PartitionId, dict[MemberId, None]] = owed
@@ -239,6 +244,7 @@ class Repair:
         if not emptied:
             return before
         self._keeper.change(pid, row, self._keeper.current_version(pid) + emptied)
+        self.losses.slots_emptied(pid, before)
         self._publisher.stage_row(pid)
         if row.count(None) == len(row):
             self._on_lost(pid, LOST_ALL)
@@ -258,6 +264,16 @@ class Repair:
                     yield
         finally:
             self.teller.end(told)  # also of a run that was dropped
+
+    def tell_known(self) -> None:
+        """Tell the losses that an earlier master knew: it may have died before it told them.
+
+        A row that waits for its promotion is told with that.
+        """
+        for loss in self.losses.untold():
+            row = self._keeper.table.row(loss.partition_id)
+            if self.on_known_loss is not None and promotion_step(row) is None:
+                self.on_known_loss(loss)
 
     def lost_partitions(self) -> list[PartitionId]:
         """Partitions without any replica, ascending."""
@@ -295,6 +311,9 @@ class Repair:
                 for migration in batch.migrations
             ),
         )
+        known = table.losses
+        losses = [known[one.partition_id] for one in batch.migrations if one.partition_id in known]
+        image = msgspec.structs.replace(image, losses=tuple(losses))
         message = PromotionRequested(batch.number, batch.migrations, image)
         self._mail.post(batch.destination, message)
 

@@ -17,6 +17,8 @@ from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
     FragmentAnswered,
     FragmentSent,
+    LossesNoted,
+    LossesTold,
     Message,
     MigrationCommitAnswered,
     MigrationCommitRequested,
@@ -30,9 +32,9 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.migration.account import ACCOUNT_TIMER, AccountTelling
 from whimbrel.core.migration.control_loop import RETRY_TIMER, SLICE_TIMER, STAMP_TIMER
+from whimbrel.core.migration.losses import LOST_ALL, Losses, told_structures
 from whimbrel.core.migration.mail import Mail
 from whimbrel.core.migration.progress import Figure
-from whimbrel.core.migration.repair import LOST_ALL
 from whimbrel.core.migration.serial.ways import (
     check_direction,
     hand_over,
@@ -41,9 +43,10 @@ from whimbrel.core.migration.serial.ways import (
     version_of,
 )
 from whimbrel.core.migration.source import SourceSide
-from whimbrel.core.model import MemberList, MigrationInfo
+from whimbrel.core.model import Loss, MemberList, MigrationInfo
 from whimbrel.core.partition.table import PartitionTable
 from whimbrel.core.ports import FragmentHost
+from whimbrel.errors import ProtocolError
 
 REPEAT_TIMER = "migration.repeat"
 INBOX_ROUNDS_MAX = 10_000_000
@@ -76,7 +79,10 @@ class Migrations:
         self.on_may_leave: Callable[[MemberId], None] | None = None
         self.on_migration_decided: Callable[[MigrationInfo, int], None] | None = None
         self.partitions_lost = 0
-        """Partitions of which this master saw every replica vanish."""
+        """Times that this member told that every replica of a partition is gone."""
+        self.losses = Losses(ctx, self.table)
+        self._untold: dict[PartitionId, Loss] = {}
+        """What we found lost in our seats and the master has not noted."""
         self._leavers: list[MemberId] = []
         self._host = host
         self._mail = Mail(ctx)
@@ -100,6 +106,8 @@ class Migrations:
         self._account = AccountTelling(ctx, self._keeper, self._subscriber)
         self._loop.execution.on_verdict = self._tell_verdict
         self._loop.repair.on_verdict = self._tell_verdict
+        self._loop.repair.losses = self.losses
+        self._loop.repair.on_known_loss = self._tell_known
         self._listen()
         self._handlers = self._make_handlers()
 
@@ -119,6 +127,8 @@ class Migrations:
             MigrationCommitAnswered: loop.execution.commit_answered,
             PromotionRequested: self._destination.promotion_requested,
             PromotionAnswered: loop.repair.answered,
+            LossesTold: self._losses_told,
+            LossesNoted: self._losses_noted,
         }
 
     def tell_events(self, emit: Callable[[GridEvent], None]) -> None:
@@ -270,7 +280,54 @@ class Migrations:
 
     def seat_lost(self, partition_id: PartitionId, lost_backup_count: int) -> None:
         """A member that came back to its seat found this many backups lost (ADL-06, GCM-09)."""
+        loss = self.losses.seat_lost(partition_id, lost_backup_count)
         self._lost(partition_id, lost_backup_count)
+        if loss is not None:
+            self._untold[partition_id] = loss
+            self._tell_losses((loss,))
+            self._conclude()
+
+    # -- losses ---------------------------------------------------------------------------
+
+    def see_losses(self, name: str) -> bool:
+        """At the master: an operator has seen the unseen marks of this name (``Losses.name``).
+
+        Returns:
+            False when the unseen marks are others by now; nothing has changed.
+        """
+        seen = self.losses.see(name)
+        for loss in seen or ():
+            self._loop.publisher.stage_loss(loss.partition_id)
+        if seen:
+            self._ctx.note("losses_seen", partitions=len(seen))
+        self._conclude()
+        return seen is not None
+
+    def _tell_losses(self, losses: Sequence[Loss]) -> None:
+        """Have the master tell everybody; our own table has them already."""
+        master = self._ctx.master
+        if self._loop.in_charge:
+            for loss in losses:
+                self._loop.publisher.stage_loss(loss.partition_id)
+            self._untold.clear()
+        elif master is not None and master != self._ctx.id:
+            self._ctx.send(master, LossesTold(tuple(losses)))
+
+    def _losses_told(self, sender: MemberId, message: LossesTold) -> None:
+        count = self.table.partition_count
+        if not self._loop.in_charge:
+            return  # whoever is the master now will be told
+        if not all(0 <= loss.partition_id < count for loss in message.losses):
+            raise ProtocolError("a loss is told of an unknown partition")
+        for loss in self.table.take_losses(message.losses):
+            self._loop.publisher.stage_loss(loss.partition_id)
+        self._ctx.send(sender, LossesNoted(message.losses))
+
+    def _losses_noted(self, sender: MemberId, message: LossesNoted) -> None:
+        for loss in message.losses:
+            known = self._untold.get(loss.partition_id)
+            if known is not None and known.version <= loss.version:
+                del self._untold[loss.partition_id]
 
     # -- answers of our own ---------------------------------------------------------------
 
@@ -312,7 +369,7 @@ class Migrations:
     def _is_waiting(self) -> bool:
         """Whether something is unanswered that must be repeated."""
         loop = self._loop
-        if self._source.copying():
+        if self._source.copying() or self._untold:
             return True
         return loop.in_charge and bool(
             loop.recovery.running
@@ -323,6 +380,8 @@ class Migrations:
 
     def _repeat(self) -> None:
         self._source.repeat()
+        if self._untold:
+            self._tell_losses(list(self._untold.values()))
         if self._loop.in_charge:
             self._loop.recovery.repeat()
             self._loop.publisher.repeat()
@@ -330,16 +389,33 @@ class Migrations:
             self._loop.repair.repeat()
 
     def _lost(self, partition_id: PartitionId, lost_backup_count: int) -> None:
+        self._say_lost(partition_id, lost_backup_count, self.losses.tell(partition_id))
+
+    def _tell_known(self, loss: Loss) -> None:
+        """An earlier master knew of it and may have told nobody."""
+        known = self.losses.tell(loss.partition_id)
+        self._say_lost(loss.partition_id, loss.lost_backup_count, known, is_known=True)
+
+    def _say_lost(
+        self, pid: PartitionId, lost_backup_count: int, loss: Loss | None, is_known: bool = False
+    ) -> None:
+        """Tell a primary's loss; ``loss`` is what went with it, None when nothing did."""
         self.partitions_lost += lost_backup_count == LOST_ALL
-        level = "error" if lost_backup_count == LOST_ALL else "info"
+        level = "info" if loss is None and lost_backup_count != LOST_ALL else "error"
         self._ctx.note(
-            "partition.lost", level, partition=partition_id, lost_backup_count=lost_backup_count
+            "partition.lost",
+            level,
+            partition=pid,
+            lost_backup_count=lost_backup_count,
+            **({} if loss is None else {"structures": told_structures(loss)}),
+            **({"known_before": True} if is_known else {}),
         )
         emit = self._loop.teller.emit
         if emit is not None:
-            emit(PartitionLost(partition_id, lost_backup_count, self._ctx.id))
+            version = 0 if loss is None else loss.version
+            emit(PartitionLost(pid, lost_backup_count, self._ctx.id, version))
         if self.on_partition_lost is not None:
-            self.on_partition_lost(partition_id, lost_backup_count)
+            self.on_partition_lost(pid, lost_backup_count)
 
     def _tell_verdict(self, migration: MigrationInfo, elapsed_us: int) -> None:
         if self.on_migration_decided is not None:

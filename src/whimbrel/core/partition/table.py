@@ -20,7 +20,7 @@ from whimbrel.core.ids import (
     index_in,
 )
 from whimbrel.core.messages import TableImage
-from whimbrel.core.model import RowState
+from whimbrel.core.model import Loss, RowState
 from whimbrel.core.partition.hashing import VERSION_MAX, calculate_stamp
 from whimbrel.errors import ProtocolError
 
@@ -50,6 +50,8 @@ class PartitionTable:
         """The row of partition 0, 1, ...; to be read only."""
         self.versions: list[int] = [0] * partition_count
         """The version of partition 0, 1, ...; to be read only."""
+        self.losses: dict[PartitionId, Loss] = {}
+        """What partitions have lost, seen marks included; to be read only."""
         self.change_count = 0
         """Changes of rows and versions so far; what was read before the last one may be stale."""
         self._versioned_count = 0
@@ -185,6 +187,12 @@ class PartitionTable:
         check(same, "equal partition versions mean equal rows")
         return "equal"
 
+    def take_losses(self, losses: Iterable[Loss]) -> list[Loss]:
+        """Keep the marks that count and not ours; returns those."""
+        news = [loss for loss in losses if loss.beats(self.losses.get(loss.partition_id))]
+        self.losses.update((loss.partition_id, loss) for loss in news)
+        return news
+
     def _count(self, row: Row, change: int) -> None:
         """Book a row that comes (+1) or goes (-1) in the counts by member."""
         self._depth_counts[REPLICA_SLOTS - row.count(None)] += change
@@ -216,7 +224,9 @@ class PartitionTable:
         check(len(positions) <= HOLE_ON_WIRE, "an image names fewer members than its numbers can")
         members = tuple(member for member in positions if member is not None)
         versions = tuple([self.versions[pid] for pid in pids])
-        return TableImage(members, tuple(pids), versions, b"".join(slots))
+        known = self.losses
+        losses = tuple([known[PartitionId(pid)] for pid in pids if pid in known]) if known else ()
+        return TableImage(members, tuple(pids), versions, b"".join(slots), losses)
 
     def rows_of(self, image: TableImage) -> Iterator[RowState]:
         """The rows of a received image, in its order; all of it is checked first.
@@ -244,6 +254,9 @@ class PartitionTable:
         )
         holders: dict[int, MemberId | None] = dict(enumerate(image.members))
         holders[HOLE_ON_WIRE] = None
+        listed = dict.fromkeys(image.partitions) if image.losses else {}
+        for loss in image.losses:
+            _demand(loss.partition_id in listed, "a loss is told of a partition that is not listed")
         if count:
             in_range = min(image.partitions) >= 0 and max(image.partitions) < self.partition_count
             _demand(in_range, "a table image lists an unknown partition")

@@ -22,6 +22,7 @@ class SerialDestination(DestinationSide):
             return
         keeper = serial_keeper(self._keeper)
         rows = list(keeper.table.rows_of(message.image))
+        keeper.table.take_losses(message.image.losses)
         version = version_of_rows(rows)
         is_current = keeper.apply_table(version, rows)
         if is_current and sender != self._ctx.id:

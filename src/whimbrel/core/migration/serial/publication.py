@@ -30,11 +30,13 @@ _UNKNOWN = -1
 class Reader:
     """What the master knows about one member's table."""
 
-    __slots__ = ("acked", "sent_us")
+    __slots__ = ("acked", "is_owed", "sent_us")
 
     def __init__(self) -> None:
         self.acked = _UNKNOWN
         """The table version at which it last said it stands."""
+        self.is_owed = False
+        """Whether marks of losses have changed since the table was last sent."""
         self.sent_us: int | None = None
         """When the table was sent that it has not acknowledged; None when there is none."""
 
@@ -80,6 +82,12 @@ class SerialPublisher(Publisher):
     def stage_row(self, partition_id: PartitionId) -> None:
         """A row was changed otherwise: the next table tells it."""
 
+    def stage_loss(self, partition_id: PartitionId) -> None:
+        """The version of the table does not tell it: everybody is owed the table again."""
+        for reader in self.readers.values():
+            reader.is_owed = True
+        self.ask_for_acknowledgements()
+
     def completed_of(self, partition_id: PartitionId) -> tuple[MigrationInfo, ...]:
         """All finished migrations that not every member knows, whatever their partition."""
         return tuple(self._recent)
@@ -102,6 +110,7 @@ class SerialPublisher(Publisher):
             if reader.sent_us is None and reader.acked < self._keeper.version:
                 message = message or self._make()
                 reader.sent_us = self._ctx.now_us
+                reader.is_owed = False
                 self._ctx.send(member, message)
 
     def _make(self) -> LegacyTablePublished:
@@ -113,7 +122,7 @@ class SerialPublisher(Publisher):
         """A member tells where its table stands now."""
         reader = self.readers.get(sender)
         if reader is not None:
-            reader.acked = message.version
+            reader.acked = _UNKNOWN if reader.is_owed else message.version
             reader.sent_us = None
             self._trim()
 
@@ -212,6 +221,7 @@ class SerialSubscriber(Subscriber):
             self._ctx.note("migration.foreign_table", "warning", sender=sender)
             return
         rows = list(self._serial.table.rows_of(message.image))
+        self._serial.table.take_losses(message.image.losses)
         if self._serial.apply_table(message.version, rows):
             own = [one for one in self._recent.values() if one.final_version > message.version]
             self._recent = {one.id: one for one in (*message.completed, *own)}

@@ -90,6 +90,8 @@ class SerialRepair(Repair):
             row = migration.step.apply(table.row(pid))
             states[pid] = RowState(pid, migration.final_version, row)
         image = image_of(table.partition_count, (one for one in states.values() if one.version))
+        losses = tuple(loss for loss in table.losses.values() if states[loss.partition_id].version)
+        image = msgspec.structs.replace(image, losses=losses)
         self._mail.post(
             batch.destination, PromotionRequested(batch.number, batch.migrations, image)
         )
