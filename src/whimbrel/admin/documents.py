@@ -19,6 +19,7 @@ from whimbrel.core.model import MemberInfo
 from whimbrel.errors import GridError, OperationError, UsageError
 from whimbrel.runtime.node import Node
 from whimbrel.serving.documents import state_of
+from whimbrel.serving.losses import summary_of
 
 ANSWER_TIMEOUT_S = 2.0
 """How long an HTTP request waits for other members."""
@@ -125,18 +126,12 @@ class ClusterDocuments:
         except GridError as silence:
             return self._status(f"the master is not heard: {silence}", {})
         answers = await self.ask_all("safety", {"is_settled": master["settled"]})
-        found = self._status(_unsafe(master, answers), master)
-        # The master counts what it sees vanish, a member that came back what it finds lost.
-        others = [
-            answer["partitions_lost"]
-            for info, answer in answers
-            if info.id != found["master"] and not isinstance(answer, GridError)
-        ]
-        found["partitions_lost"] += sum(others)
-        return found
+        return self._status(_unsafe(master, answers), master)
 
     def _status(self, reason: str, master: Json) -> Json:
         known = [info.id for info in self.members()]
+        unseen = self._node.engine.member.migrations.losses.unseen
+        losses: Json = master.get("losses") or summary_of(unseen())
         protection = master.get("split_brain_protection")
         return {
             **({"split_brain_protection": protection} if protection else {}),
@@ -150,7 +145,8 @@ class ClusterDocuments:
             "members": len(master.get("members", known)),
             "master": known[0] if known else None,
             "cluster": self._node.cluster_name,
-            "partitions_lost": master.get("partitions_lost", 0),
+            "partitions_lost": losses["partitions"],
+            "losses": losses,
             "migrations": master.get("migrations", NO_PROCESS),
         }
 
@@ -182,6 +178,14 @@ class ClusterDocuments:
             found.extend({**event, "member": info.id} for event in answer)
         found.sort(key=lambda event: str(event["at"]))
         return found[-EVENTS_MAX:]
+
+    async def losses(self) -> Json:
+        """What is lost and no operator has seen, by the master; by this member without one."""
+        try:
+            found: Json = await self.ask(None, "losses")
+        except GridError:
+            found = await self.ask(self._node.member_id, "losses")
+        return found
 
     async def plan(self, join: int, leave: Sequence[str], crash: Sequence[str]) -> Json:
         """What a change of members would move, by the master's table and everybody's sizes.
@@ -223,6 +227,30 @@ class ClusterDocuments:
             if any(other.id == info.id for other in self.members()):
                 raise
         return {"member": info.id, "address": str(info.address), "leaving": True}
+
+    async def see_losses(self, name: str) -> Json:
+        """Acknowledge the losses of a name; every member has it when this returns.
+
+        Raises:
+            ChangeRefusedError: The losses are others by now; nothing has changed.
+            OperationError: It is not known in time whether every member has it.
+        """
+        problem = "not every member has answered"
+        end_s = asyncio.get_running_loop().time() + CHANGE_TIMEOUT_S
+        while asyncio.get_running_loop().time() < end_s:
+            try:
+                found = await self.ask(None, "see_losses", {"name": name})
+            except OperationError as silence:
+                problem = str(silence)
+            else:
+                if not found["same"]:
+                    raise ChangeRefusedError(
+                        "what is lost is not what was shown; look at it again (whimbrel losses)"
+                    )
+                if found["done"]:
+                    return {"seen": name}
+            await asyncio.sleep(CHANGE_POLL_S)
+        raise OperationError(f"it is not known whether every member has it: {problem}")
 
     async def change_cluster(self, state: str, cluster_version: str = "") -> Json:
         """Change the cluster state or version; every member is in the new one when this returns.

@@ -78,6 +78,7 @@ def document_of(event: GridEvent) -> dict[str, Any]:
                 "partition": event.partition_id,
                 "lost_backup_count": event.lost_backup_count,
                 "source": event.source,
+                "version": event.version,
             }
         case MemberAdded() | MemberRemoved() | MemberChanged():
             info = event.member

@@ -14,15 +14,19 @@ from prometheus_client.registry import Collector
 
 from whimbrel.core.model import ClusterState
 from whimbrel.runtime.node import Node
+from whimbrel.serving.losses import summary_of
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 PREFIX = "whimbrel_"
 COUNTER_END = "_total"
+LOSS_LABELS = ("kind", "structure")
 HELP = {
     "members": "Members on this member's list",
     "clients": "Authenticated clients",
     "partitions_owned": "Partitions of which this member is the primary",
     "replicas_held": "Replicas in this member's rows, primaries included",
+    "partitions_lost": "Partitions that lost data, until an operator has seen it",
+    "partitions_lost_whole": "Those of them of which no replica was left",
     "unsettled_replicas": "What keeps the replicas here from being known to be in step",
     "cluster_state": "0 ACTIVE, 1 NO_MIGRATION, 2 FROZEN, 3 PASSIVE, 4 a change is under way",
     "members_missing": "Members that are away while the cluster state keeps their seats",
@@ -56,6 +60,24 @@ class Metrics(Collector):
         figures = self.figures()
         for name in sorted(figures):
             yield _family(name, figures[name])
+        yield from self._losses()
+
+    def _losses(self) -> Iterable[Metric]:
+        """What each structure has lost, until an operator has seen it."""
+        text = "Partitions in which a structure lost data that no operator has seen"
+        partitions = GaugeMetricFamily(
+            PREFIX + "structure_partitions_lost", text, labels=LOSS_LABELS
+        )
+        text = "About how many entries went with them; absent where nobody knows"
+        entries = GaugeMetricFamily(PREFIX + "structure_entries_lost", text, labels=LOSS_LABELS)
+        marks = self._node.engine.member.migrations.losses.unseen()
+        for row in summary_of(marks)["structures"]:
+            labels = [row["kind"], row["name"]]
+            partitions.add_metric(labels, row["partitions"])
+            if row["entries"] is not None:
+                entries.add_metric(labels, row["entries"])
+        yield partitions
+        yield entries
 
     def figures(self) -> dict[str, float]:
         """Name without prefix to value."""

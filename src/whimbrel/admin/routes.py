@@ -59,6 +59,12 @@ class ShutdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     member: str
 
 
+class SeenOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that acknowledges losses: the name of the document that was looked at."""
+
+    seen: str
+
+
 class UpgradeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of an order to raise the cluster version."""
 
@@ -91,6 +97,7 @@ class Routes:
             f"{API}/partitions": self._own("partitions"),
             f"{API}/migrations": self._migrations,
             f"{API}/structures": self._structures,
+            f"{API}/losses": self._losses,
             f"{API}/events": self._events,
             EVENT_STREAM: self._event_stream,
             f"{API}/plan": self._plan,
@@ -101,8 +108,9 @@ class Routes:
             f"{API}/promote": self._role("promote"),
             f"{API}/demote": self._role("demote"),
             f"{API}/upgrade": self._upgrade,
+            f"{API}/losses": self._see_losses,
         }
-        self._paths = [*gets, *posts]
+        self._paths = list(dict.fromkeys([*gets, *posts]))
         routes = [Route(path, self._safely(get), methods=["GET"]) for path, get in gets.items()]
         routes += [
             Route(path, self._safely(self._guarded(post)), methods=["POST"])
@@ -211,6 +219,9 @@ class Routes:
     async def _structures(self, _: Request) -> Response:
         return document(await self._cluster.structures())
 
+    async def _losses(self, _: Request) -> Response:
+        return document(await self._cluster.losses())
+
     async def _events(self, _: Request) -> Response:
         return document(await self._cluster.events())
 
@@ -251,6 +262,12 @@ class Routes:
             return document(found, 200 if found["done"] else 202)
 
         return handle
+
+    async def _see_losses(self, request: Request) -> Response:
+        order = await _order(request, SeenOrder, '{"seen": NAME}')
+        if not order.seen:
+            raise UsageError("the body names no losses; GET the document of this path first")
+        return document(await self._cluster.see_losses(order.seen))
 
     async def _upgrade(self, request: Request) -> Response:
         order = await _order(request, UpgradeOrder, '{"version": VERSION}')

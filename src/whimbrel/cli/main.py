@@ -48,6 +48,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("structures", "look", "Maps and what is in them"),
     Command("migrations", "look", "Migrations under way and past ones"),
     Command("events", "look", "What happened lately"),
+    Command("losses", "losses", "Data that are gone, until they are acknowledged"),
     Command("plan", "plan", "What a join, leave or crash would move"),
     Command("state", "state", "Read or set the cluster state"),
     Command("promote", "role", "Make a lite member a data member"),

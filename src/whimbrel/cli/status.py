@@ -60,7 +60,13 @@ def _print(found: dict[str, Any]) -> None:
     if found.get("missing"):
         out.print(f"missing     {safe(', '.join(found['missing']))}")
     if found["partitions_lost"]:
-        out.print(f"[bold red]lost        {found['partitions_lost']} partitions[/]")
+        out.print(f"[bold red]lost        {found['partitions_lost']} partitions lost data[/]")
+        for row in found.get("losses", {}).get("structures", []):
+            entries = "?" if row["entries"] is None else f"about {row['entries']}"
+            out.print(
+                f"            {safe(row['kind'])} {safe(row['name'])}: {entries} entries "
+                f"in {row['partitions']} partitions"
+            )
     protection = found.get("split_brain_protection")
     if protection:
         out.print(

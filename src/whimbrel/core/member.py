@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from whimbrel.core import messages as m
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, Expelled, Joined, TableChanged
-from whimbrel.core.ids import REPLICA_SLOTS, MemberId, PartitionId
+from whimbrel.core.ids import REPLICA_SLOTS, MemberId, PartitionId, namespace_of
 from whimbrel.core.membership.service import Membership
 from whimbrel.core.merging.leftovers import SplitData, leftovers_of, split_by_copies
 from whimbrel.core.merging.service import Merging
 from whimbrel.core.messages import Message, RegistryEntry
 from whimbrel.core.migration.service import Migrations
-from whimbrel.core.model import ClusterState, MemberInfo, MemberList
-from whimbrel.core.registry import MAP_KIND, Registry
+from whimbrel.core.model import ClusterState, LostStructure, MemberInfo, MemberList
+from whimbrel.core.registry import MAP_KIND, Registry, backups_of
+from whimbrel.core.replication.census import EntryCounts
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
@@ -77,6 +78,7 @@ class Member:
         self.ctx = Context(me, settings, started_us)
         self.membership = Membership(self.ctx)
         self.dataplane = DataPlane(self.ctx)
+        self.entry_counts = EntryCounts(self.ctx, self.dataplane.partitions)
         self.migrations = Migrations(self.ctx, self.dataplane)
         self.registry = Registry(self.ctx)
         self.maps = MapService(self.dataplane)
@@ -244,6 +246,9 @@ class Member:
         migrations.on_rows_changed = self._rows_changed
         migrations.on_may_leave = membership.allow_leave
         membership.states.table = migrations
+        migrations.losses.structures_lost = self._structures_lost
+        membership.make_census = self.entry_counts.make
+        membership.on_census = self.entry_counts.take
         self.dataplane.on_seat_lost = migrations.seat_lost
         self.registry.on_changed = self._registry_changed
 
@@ -257,6 +262,7 @@ class Member:
             self.on_state_changed(old.state, new.state)
 
     def _became_master(self) -> None:
+        self.entry_counts.forget()
         self.registry.became_master()
         self._update_depth()
         self.migrations.became_master()
@@ -299,6 +305,16 @@ class Member:
 
     def _rows_changed(self, partitions: Sequence[PartitionId]) -> None:
         self.ctx.emit(TableChanged(tuple(partitions)))
+
+    def _structures_lost(self, pid: PartitionId, fewest: int, most: int) -> list[LostStructure]:
+        """The structures with so many backups, and how many entries of them a partition had."""
+        found: list[LostStructure] = []
+        for entry in self.registry.structures():
+            if fewest <= sum(backups_of(entry)) <= most:
+                namespace = namespace_of(entry.kind, entry.key)
+                entries, as_of_ms = self.entry_counts.last_told(pid, namespace)
+                found.append(LostStructure(entry.kind, entry.key, entries, as_of_ms))
+        return found
 
     def _registry_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
         if entry.kind == MAP_KIND:

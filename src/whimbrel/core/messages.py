@@ -81,11 +81,21 @@ class MembersPublished(Message, frozen=True):
     list: MemberList
 
 
+class Census(msgspec.Struct, frozen=True, array_like=True):
+    """How many entries a primary holds of each structure, in some of its partitions."""
+
+    namespaces: tuple[Namespace, ...]
+    entries: dict[PartitionId, dict[int, int]]
+    """By partition: position in ``namespaces`` to entries, for those that are not empty."""
+
+
 class Heartbeat(Message, frozen=True):
     """I live; this is the version of my member list, and whom I take for master."""
 
     list_version: int
     master: MemberId | None
+    census: Census | None = None
+    """To the master only: what would be lost with the sender (docs/design/0014)."""
 
 
 class SuspicionTold(Message, frozen=True):

@@ -17,6 +17,7 @@ from whimbrel.core.partition.quotas import replica_quotas
 from whimbrel.core.registry import backups_of
 from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.errors import UsageError
+from whimbrel.serving import losses
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
 from whimbrel.serving.role_orders import RoleOrders
 
@@ -48,6 +49,12 @@ class StateWish(msgspec.Struct, frozen=True):
     """Name of the wish: asked again under it, the document tells what became of it."""
     state: str = ""
     cluster_version: str = ""
+
+
+class SeenOrder(msgspec.Struct, frozen=True):
+    """An operator has seen the losses of this name, and no others."""
+
+    name: str
 
 
 class SizesQuestion(msgspec.Struct, frozen=True):
@@ -86,6 +93,8 @@ class Documents:
             "change_cluster": self.change_cluster,
             "cluster_state": self.cluster_state,
             "compare": self.compare,
+            "losses": self.losses,
+            "see_losses": self.see_losses,
             "promote": self.roles.promote,
             "demote": self.roles.demote,
             "role": self.roles.role,
@@ -138,7 +147,6 @@ class Documents:
         found: dict[str, object] = {
             "list_version": member.ctx.members.version,
             "announcing": member.registry.announcing_count(),
-            "partitions_lost": member.migrations.partitions_lost,
         }
         if _decoded(arguments, SafetyQuestion).is_settled:
             found["stamp"] = str(member.migrations.table.stamp)
@@ -188,7 +196,7 @@ class Documents:
                 "settled": settled,
                 "reason": reason,
                 "migrations": {name: progress[name] for name in PROCESS_NAMES},
-                "partitions_lost": migrations.partitions_lost,
+                "losses": losses.summary_of(migrations.losses.unseen()),
                 "split_brain_protection": self._engine.server.protection.document(),
                 "members": member.ctx.members.ids(),
                 "list_version": member.ctx.members.version,
@@ -253,6 +261,11 @@ class Documents:
                 found[str(partition.pid)] = size
         return _encode(found)
 
+    def losses(self, _: bytes = b"") -> bytes:
+        """What this member's table says is lost and no operator has seen."""
+        marks = self._member.migrations.losses
+        return _encode(losses.document_of(marks.name(), marks.unseen()))
+
     # -- dry runs and orders --------------------------------------------------------------
 
     def plan(self, arguments: bytes) -> bytes:
@@ -306,6 +319,19 @@ class Documents:
                 "passing": outcome.is_passing,
             }
         )
+
+    def see_losses(self, arguments: bytes) -> bytes:
+        """As master, take the unseen losses for acknowledged; ``done`` once every member has it.
+
+        Raises:
+            UsageError: This is not the master.
+        """
+        order = _decoded(arguments, SeenOrder)
+        migrations = self._member.migrations
+        if not migrations.is_in_charge or migrations.is_fetching:
+            raise UsageError("this member is not the master, or not yet")
+        is_same = migrations.see_losses(order.name)
+        return _encode({"same": is_same, "done": is_same and migrations.is_published()})
 
     def compare(self, _: bytes = b"") -> bytes:
         """Order this member to have its replicas compared now; ``readiness`` tells the outcome."""

@@ -25,6 +25,7 @@ from whimbrel.core.events import (
     ReplicaMigrated,
     StateChanged,
 )
+from whimbrel.core.ids import PartitionId
 from whimbrel.core.model import MemberList, members_came, members_left
 from whimbrel.core.registry import MAP_KIND, backups_of
 from whimbrel.errors import ProtocolError
@@ -60,6 +61,8 @@ class GridEvents:
         self._server = server
         self.fresh: list[GridEvent] = []
         self.for_shell: list[GridEvent] = []
+        self._losses_heard: dict[PartitionId, int] = {}
+        """Version of the newest loss of each partition that those who listen here were told."""
 
     @property
     def _shell_listens(self) -> bool:
@@ -122,7 +125,8 @@ class GridEvents:
             self._server.outputs.append(EventsTold(told))
 
     def _tell(self, events: Sequence[GridEvent], *, is_here: bool) -> None:
-        """Our clients' listeners, and the program around us."""
+        """Our clients' listeners, and the program around us; no loss a second time."""
+        events = [event for event in events if not self._is_heard(event)]
         if self._shell_listens:
             self.for_shell.extend(events)
         listeners = self._server.listeners.named(GRID)
@@ -131,6 +135,15 @@ class GridEvents:
             for listener in listeners:
                 if is_here or not listener.local_only:
                     self._deliver(listener, event, made)
+
+    def _is_heard(self, event: GridEvent) -> bool:
+        """Whether another master has told this loss; it counts as told from now on."""
+        if not isinstance(event, PartitionLost) or not event.version:
+            return False
+        if event.version <= self._losses_heard.get(event.partition_id, 0):
+            return True
+        self._losses_heard[event.partition_id] = event.version
+        return False
 
     def _deliver(self, listener: Listener, event: GridEvent, made: dict[str, bytes]) -> None:
         kind = listener.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whimbrel.core.messages import MergeCounts
+from whimbrel.serving.losses import summary_of
 
 if TYPE_CHECKING:
     from whimbrel.serving.questions import Questions
@@ -40,6 +41,8 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["structures"] = len(member.registry.structures())
     figures["schemas"] = len(member.registry.schemas())
     figures["registry_announcements"] = member.registry.announcing_count()
+    lost = summary_of(member.migrations.losses.unseen())
+    figures["partitions_lost"], figures["partitions_lost_whole"] = lost["partitions"], lost["whole"]
     figures["partitions_lost_total"] = member.migrations.partitions_lost
     figures["messages_from_strangers_total"] = member.strangers_total
     figures["partitions_owned"] = server.table.primary_count(server.ctx.id)

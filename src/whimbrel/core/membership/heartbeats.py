@@ -74,13 +74,15 @@ class Heartbeats:
         if self._beat_us is not None:
             self.gap_longest_us = max(self.gap_longest_us, ctx.now_us - self._beat_us)
         self._beat_us = ctx.now_us
-        message = Heartbeat(ctx.members.version, self._room.taken_master)
+        version, master, make = ctx.members.version, self._room.taken_master, self._room.make_census
+        message = Heartbeat(version, master)
         others = ctx.others()
         self._sent_us = {member: self._sent_us.get(member, ctx.now_us) for member in others}
         for member in others:
             is_suspected = self._room.detector.is_suspected(member)
             if not is_suspected or ctx.now_us - self._sent_us[member] >= pause_us:
                 self._sent_us[member] = ctx.now_us
-                ctx.send(member, message)
+                census = make() if member == master and make is not None else None
+                ctx.send(member, Heartbeat(version, master, census) if census else message)
         self._due_us = ctx.now_us + interval_us
         ctx.arm(HEARTBEAT_TIMER, interval_us)

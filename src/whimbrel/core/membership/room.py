@@ -15,7 +15,7 @@ from whimbrel.core.effects import LinkUnwanted, LinkWanted, MembersChanged, Stop
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import Detector
 from whimbrel.core.membership.parts import data_member_count, master_address
-from whimbrel.core.messages import MembersPublished, SuspicionTold
+from whimbrel.core.messages import Census, MembersPublished, SuspicionTold
 from whimbrel.core.model import MemberInfo, MemberList
 
 PUBLISH_TIMER = "membership.publish"
@@ -70,6 +70,9 @@ class Room:
         self.on_joined: Callable[[], None] | None = None
         self.on_expelled: Callable[[str], None] | None = None
         self.on_left: Callable[[], None] | None = None
+        self.make_census: Callable[[], Census | None] | None = None
+        """Gives what the next heartbeat tells the master of our entries."""
+        self.on_census: Callable[[MemberId, Census], None] | None = None
         self._links: dict[MemberId, Address] = {}
 
     # -- who rules ------------------------------------------------------------------------

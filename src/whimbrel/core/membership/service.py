@@ -396,6 +396,8 @@ class Membership(Room):
             self.strangers.tell(sender, address, beat.list_version)
             return
         self.seat_taken(sender, beat.list_version)
+        if beat.census is not None and self.on_census is not None:
+            self.on_census(sender, beat.census)
         self.claim.on_heartbeat(sender, beat.master)
         if self.ctx.is_master and beat.list_version < self.ctx.members.version:
             self.publish(sender)
