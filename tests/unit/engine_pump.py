@@ -201,7 +201,7 @@ class Pump:
     def settle(self) -> None:
         """Deliver until nothing is under way."""
         while True:
-            if self.check_links:
+            if self.check_links and not self.queue:  # a link ends behind what was sent on it
                 self.check_links = False
                 self._fail_links()
             if not self.queue:

@@ -249,7 +249,7 @@ def test_a_refusal_is_exit_1_with_the_members_words(
         ["plan", "--join", "0"],
         ["plan", "--join", "-2"],
         ["shutdown"],
-        ["shutdown", "--cluster"],
+        ["shutdown", "x", "--cluster"],
         ["migrations", "--follow", "--json"],
         ["events", "--limit", "0"],
         ["config", "explode"],

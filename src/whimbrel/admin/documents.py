@@ -213,20 +213,88 @@ class ClusterDocuments:
 
     # -- acting ---------------------------------------------------------------------------
 
-    async def shutdown(self, text: str) -> Json:
+    async def shutdown(self, text: str, discard: bool = False) -> Json:
         """Make a member leave gracefully; it is on its way out when this returns.
+
+        Args:
+            text: The member's uuid or address.
+            discard: Whether data may end with it, when no data member stays.
 
         Raises:
             MemberUnknownError: There is no such member.
+            ChangeRefusedError: It is the last data member and has entries; nothing has changed.
             OperationError: It cannot be reached; it may or may not have heard the order.
         """
         info = self.find(text)
+        gone: list[Json] = []
+        try:
+            answer = await self.ask(None, "may_leave", {"member": info.id})
+        except OperationError:
+            if not discard and self._is_here(info):
+                raise
+        else:
+            if answer["is_last"]:
+                gone = await self._discarded(f"member {info.address}", discard)
+        await self._order_leave(info)
+        return {
+            "member": info.id,
+            "address": str(info.address),
+            "leaving": True,
+            "discarded": gone,
+        }
+
+    async def shutdown_all(self, discard: bool = False) -> Json:
+        """Make all members leave; nothing is handed over when all have heard it.
+
+        Args:
+            discard: Whether the data may end with them.
+
+        Raises:
+            ChangeRefusedError: There are entries; nothing has changed.
+            OperationError: Some member cannot be reached; the others leave.
+        """
+        members = self.members()
+        gone = await self._discarded("the whole cluster", discard)
+        await asyncio.gather(*(self._order_leave(info) for info in members))
+        return {"members": [info.id for info in members], "leaving": True, "discarded": gone}
+
+    async def _order_leave(self, info: MemberInfo) -> None:
         try:
             await self.ask(info.id, "leave", {"member": info.id})
         except OperationError:
-            if any(other.id == info.id for other in self.members()):
+            if self._is_here(info):
                 raise
-        return {"member": info.id, "address": str(info.address), "leaving": True}
+
+    def _is_here(self, info: MemberInfo) -> bool:
+        return any(other.id == info.id for other in self.members())
+
+    async def _discarded(self, who: str, discard: bool) -> list[Json]:
+        """The entries of each structure that end with the last data members.
+
+        Raises:
+            ChangeRefusedError: There are some, and nobody said that they may go.
+            OperationError: They are not known, and nobody said that they may go.
+        """
+        try:
+            rows = await self.structures()
+        except GridError:
+            if not discard:
+                raise
+            return []
+        gone = [
+            {"kind": row["kind"], "name": row["name"], "entries": row["entries"]}
+            for row in rows
+            if row["entries"]
+        ]
+        if gone and not discard:
+            words = ", ".join(
+                f"{row['kind']} {row['name']} ({row['entries']:,} entries)" for row in gone
+            )
+            raise ChangeRefusedError(
+                f"the shutdown of {who} would discard {words}, because no data member stays; "
+                "give --discard (HTTP: discard) if that is wanted"
+            )
+        return gone
 
     async def see_losses(self, name: str) -> Json:
         """Acknowledge the losses of a name; every member has it when this returns.

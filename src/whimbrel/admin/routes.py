@@ -54,9 +54,12 @@ class RoleOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShutdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a shutdown order: a member's uuid or ``host:port``."""
+    """The body of a shutdown order: a member's uuid or ``host:port``, or the whole cluster."""
 
-    member: str
+    member: str = ""
+    cluster: bool = False
+    discard: bool = False
+    """Whether data may end with the last data members."""
 
 
 class SeenOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -249,8 +252,15 @@ class Routes:
 
     async def _shutdown(self, request: Request) -> Response:
         order = await _order(request, ShutdownOrder, '{"member": MEMBER}')
-        found = await self._cluster.shutdown(order.member)
-        self._node.note(Note("info", "shutdown_ordered", {"member": found["member"]}))
+        if bool(order.member) is order.cluster:
+            raise UsageError("the body names one member, or the cluster")
+        if order.cluster:
+            found = await self._cluster.shutdown_all(order.discard)
+        else:
+            found = await self._cluster.shutdown(order.member, order.discard)
+        who, entries = found.get("member"), sum(row["entries"] for row in found["discarded"])
+        fields: dict[str, str | int | float | bool | None] = {"member": who, "discarded": entries}
+        self._node.note(Note("warning" if entries else "info", "shutdown_ordered", fields))
         return document(found, 202)
 
     def _role(self, what: str) -> Answer:

@@ -1,4 +1,4 @@
-"""``whimbrel shutdown``: makes a member leave gracefully."""
+"""``whimbrel shutdown``: makes a member, or all of them, leave gracefully."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def shutdown(
         ),
     ] = None,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="All members at once; not offered yet")
+        bool, typer.Option("--cluster", help="All members at once, instead of one")
+    ] = False,
+    discard: Annotated[
+        bool,
+        typer.Option("--discard", help="Data may be lost: no data member stays to take them over"),
     ] = False,
     as_json: AsJson = False,
     admin: AdminUrl = DEFAULT_URL,
@@ -33,23 +37,27 @@ def shutdown(
     """Make a member hand over its data and leave, as on SIGTERM.
 
     Returns when the member is on its way out, which it then tries until it can leave; with
-    --wait when it is off the list of the others.
+    --wait when it is off the list of the others. The last data member, and the whole cluster,
+    take their data with them: while there are entries this is refused without --discard.
+
+    Examples: whimbrel shutdown 127.0.0.1:5702 --wait 60; whimbrel shutdown --cluster --discard
     """
-    if cluster:
-        raise UsageError(
-            "shutdown --cluster is not offered; stop members one by one, or send SIGTERM to all"
-        )
-    if member is None:
+    if cluster and member is not None:
+        raise UsageError("say one member, or --cluster for all of them, not both")
+    if member is None and not cluster:
         raise UsageError("say which member: a uuid or host:port (see whimbrel members)")
     port = Admin(admin)
     watchers = _watchers(port) if wait is not None else []
-    found: dict[str, Any] = port.post("shutdown", {"member": member})
-    has_left = wait is not None and _await_left(watchers, found["member"], wait)
+    order: dict[str, object] = {"cluster": True} if cluster else {"member": member}
+    found: dict[str, Any] = port.post("shutdown", {**order, "discard": True} if discard else order)
+    has_left = wait is not None and _await_left(watchers, found.get("member", ""), wait)
     if as_json:
         print_json({**found, "left": has_left})
     else:
-        word = "has left" if has_left else "is leaving"
-        sys.stdout.write(f"member {found['address']} ({found['member']}) {word}\n")
+        who = f"member {found['address']} ({found['member']})" if member else "the whole cluster"
+        sys.stdout.write(f"{who} {'has left' if has_left else 'is leaving'}\n")
+        for row in found.get("discarded", []):
+            sys.stdout.write(f"discarded: {row['kind']} {row['name']}, {row['entries']} entries\n")
     if wait is not None and not has_left:
         raise typer.Exit(EXIT_IN_VAIN)
 
@@ -69,14 +77,16 @@ def _watchers(port: Admin) -> list[tuple[str, Admin]]:
 def _await_left(watchers: list[tuple[str, Admin]], member: str, wait_s: float) -> bool:
     """Whether the member is off the list of the others within so many seconds.
 
-    The last member of a cluster has left when its admin port is closed.
+    The last member of a cluster has left when its admin port is closed; so have all of them, for
+    which ``member`` is "".
     """
-    others = [port for uuid, port in watchers if uuid != member]
+    others = [port for uuid, port in watchers if uuid != member] if member else []
     end_s = time.monotonic() + wait_s
     while True:
         asked = others or [port for _, port in watchers]
         lists = [found for port in asked if (found := _list_of(port))]
-        if all(row["uuid"] != member for found in lists for row in found) and (lists or not others):
+        are_off = all(row["uuid"] != member for found in lists for row in found)
+        if (are_off and (lists or not others)) if member else not lists:
             return True
         left_s = end_s - time.monotonic()
         if left_s <= 0:

@@ -6,6 +6,7 @@ import msgspec
 
 from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.messages import Message
+from whimbrel.core.model import LostStructure
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -87,3 +88,5 @@ class Stopped(Effect, frozen=True):
 
     reason: str
     exit_status: int
+    discarded: tuple[LostStructure, ...] = ()
+    """What ends with the member: entries of which nobody has a copy."""

@@ -22,6 +22,7 @@ from whimbrel.core.model import ClusterState, LostStructure, MemberInfo, MemberL
 from whimbrel.core.registry import MAP_KIND, Registry, backups_of
 from whimbrel.core.replication.census import EntryCounts
 from whimbrel.core.replication.dataplane import DataPlane
+from whimbrel.core.replication.discarding import discarded_with, hottest_of
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
     AddressUnreachable,
@@ -101,6 +102,8 @@ class Member:
             None
         )
         self._depth = 0
+        self._said: dict[PartitionId, None] = {}
+        """While all data members leave: partitions of which one said what goes and has left."""
         self.is_depth_stale = True
         """Whether ``settle`` has something to do."""
         self._routes = self._make_routes()
@@ -247,6 +250,8 @@ class Member:
         migrations.on_may_leave = membership.allow_leave
         membership.states.table = migrations
         migrations.losses.structures_lost = self._structures_lost
+        membership.discarded = self.discarded
+        membership.on_end_told = self._end_told
         membership.make_census = self.entry_counts.make
         membership.on_census = self.entry_counts.take
         self.dataplane.on_seat_lost = migrations.seat_lost
@@ -302,6 +307,19 @@ class Member:
             self.merging.on_done = self.membership.want_leave
         else:
             self.membership.want_leave()
+
+    def discarded(self, is_end: bool) -> tuple[LostStructure, ...]:
+        """What ends with us if we end now; ``is_end`` when all data members leave."""
+        said = self._said if is_end else ()
+        partitions = self.dataplane.partitions
+        return discarded_with(self.ctx.id, partitions, self.ctx.is_member, is_end, said)
+
+    def _end_told(self, member: MemberId) -> None:
+        """One that leaves with all of us has said what it was the hottest holder of."""
+        for partition in self.dataplane.partitions:
+            hottest = hottest_of(partition, self.ctx.is_member)
+            if hottest < REPLICA_SLOTS and partition.row[hottest] == member:
+                self._said[partition.pid] = None
 
     def _rows_changed(self, partitions: Sequence[PartitionId]) -> None:
         self.ctx.emit(TableChanged(tuple(partitions)))

@@ -146,6 +146,8 @@ class LeaveAllowed(Message, frozen=True):
     member: MemberId
     call: int = 0
     """Of the last request."""
+    is_end: bool = False
+    """All data members leave: nobody keeps what they hold."""
 
 
 class LeaveOrdered(Message, frozen=True):
@@ -155,9 +157,11 @@ class LeaveOrdered(Message, frozen=True):
 
 
 class GoodbyeTold(Message, frozen=True):
-    """The sender ends now; it holds no replica."""
+    """The sender ends now; it holds no replica, or nobody is left to take it over."""
 
     member: MemberId
+    is_end: bool = False
+    """All data members leave, and the sender has said what ends with it."""
 
 
 # -- cluster state ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from functools import cached_property
 
 import msgspec
@@ -243,6 +244,14 @@ class LostStructure(msgspec.Struct, frozen=True, array_like=True):
     """About how many, as its primary told last; None when nobody knows."""
     as_of_ms: int | None = None
     """When that was, by the master's wall clock."""
+
+
+def structures_in_words(structures: Sequence[LostStructure]) -> str:
+    """For log lines and sentences: ``map flights (12 entries), map b (? entries)``."""
+    return ", ".join(
+        f"{one.kind} {one.name} ({'?' if one.entries is None else f'{one.entries:,}'} entries)"
+        for one in structures
+    )
 
 
 class Loss(msgspec.Struct, frozen=True, array_like=True):

@@ -29,7 +29,7 @@ from whimbrel.core.effects import (
 )
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.promotion import Then
-from whimbrel.core.model import MemberInfo
+from whimbrel.core.model import MemberInfo, structures_in_words
 from whimbrel.core.stimuli import LeaveWanted, Started, Stimulus, TimerFired
 from whimbrel.errors import IllegalStateError, OperationError
 from whimbrel.runtime.clients import Door, Guard
@@ -170,6 +170,9 @@ class Node:
     def stop_now(self, reason: str, exit_status: int = 1) -> None:
         """End without leaving: to the cluster it is a crash."""
         self._cuts = True
+        gone = self.engine.member.discarded(False) if self.joined.done() else ()
+        if gone and not self.stopped.done():
+            self.note(Note("warning", "discarded", {"structures": structures_in_words(gone)}))
         self._stopped(Stopped(reason, exit_status))
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from whimbrel.config import Config
 from whimbrel.core.effects import Note, Stopped
 from whimbrel.runtime.logs import adopt_library_logs, make_logger
 from whimbrel.runtime.node import EXIT_CRASHED, AdminStarter, Node
+from whimbrel.serving.losses import structure_of
 
 GC_THRESHOLDS = (50_000, 20, 100)
 """Records are bytes, which the collector never looks at; the default thresholds would walk
@@ -30,7 +31,7 @@ FILES_WANTED = 65_536
 
 def announce(node: Node) -> None:
     """Print the ready line."""
-    line = {
+    line: dict[str, object] = {
         "event": "ready",
         "uuid": node.member_id,
         "port": node.ports.data_port,
@@ -38,11 +39,16 @@ def announce(node: Node) -> None:
         "address": str(node.address),
         "cluster": node.cluster_name,
     }
+    _print_line(node, line)
+
+
+def _print_line(node: Node, line: dict[str, object]) -> None:
+    """One JSON line on stdout; nobody may read it."""
     try:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
     except (OSError, ValueError):
-        node.note(Note("warning", "ready_line_unread", {}))
+        node.note(Note("warning", f"{line['event']}_line_unread", {}))
         _forget_stdout()
 
 
@@ -92,6 +98,9 @@ async def _run(config: Config, admin: AdminStarter | None, on_ready: Callable[[N
             if node.crash_report:
                 _write_report(node)
                 return EXIT_CRASHED
+            gone = [structure_of(one) for one in stopped.discarded]
+            if gone:
+                _print_line(node, {"event": "discarded", "structures": gone})
             return stopped.exit_status
         finally:
             await node.close()

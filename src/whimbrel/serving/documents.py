@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NAMES_MAX = 1_000
 """Structures in one question about sizes; who wants more asks again."""
+LEAVE_ORDER_US = 10_000_000
+"""For so long a member that was ordered to leave counts as leaving before it has asked."""
 PROCESS_NAMES = ("active", "queued", "planned", "completed", "failed")
 """The figures of a process that ``status`` shows."""
 
@@ -78,6 +80,8 @@ class Documents:
         self._engine = engine
         self._member = engine.member
         self.roles = RoleOrders(engine.member)
+        self._ordered_us: dict[MemberId, int] = {}
+        """As master: when members were ordered to leave that may not have asked yet."""
         engine.questions.documents |= {
             "members": self.members,
             "partitions": self.partitions,
@@ -90,6 +94,7 @@ class Documents:
             "partition_bytes": self.partition_bytes,
             "plan": self.plan,
             "leave": self.leave,
+            "may_leave": self.may_leave,
             "change_cluster": self.change_cluster,
             "cluster_state": self.cluster_state,
             "compare": self.compare,
@@ -299,6 +304,22 @@ class Documents:
             raise UsageError(f"this is not member {order.member}")
         self._member.apply(LeaveWanted())
         return _encode({"leaving": True})
+
+    def may_leave(self, arguments: bytes) -> bytes:
+        """As master, before an order to leave: whether nobody would stay to take over the data.
+
+        Of two orders at the same time the second one finds the first member leaving.
+        """
+        ctx, member = self._member.ctx, MemberId(_decoded(arguments, LeaveOrder).member)
+        since_us = ctx.now_us - LEAVE_ORDER_US
+        going = {one: us for one, us in self._ordered_us.items() if us > since_us}
+        data = [info.id for info in ctx.data_members()]
+        staying = [one for one in data if one not in ctx.leaving and one not in going]
+        is_last = member in data and all(one == member for one in staying)
+        if not is_last:
+            going[member] = ctx.now_us
+        self._ordered_us = going
+        return _encode({"is_last": is_last})
 
     def change_cluster(self, arguments: bytes) -> bytes:
         """As master, begin a change of the cluster state, or tell what became of it (GCM-11).

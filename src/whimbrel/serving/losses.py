@@ -48,7 +48,7 @@ def document_of(name: str, marks: Iterable[Loss]) -> Json:
                 "version": mark.version,
                 "lost_backup_count": mark.lost_backup_count,
                 "at_ms": mark.at_ms,
-                "structures": [_structure(one) for one in mark.structures],
+                "structures": [structure_of(one) for one in mark.structures],
                 "unnamed": mark.unnamed,
             }
             for mark in listed
@@ -56,7 +56,8 @@ def document_of(name: str, marks: Iterable[Loss]) -> Json:
     }
 
 
-def _structure(one: LostStructure) -> Json:
+def structure_of(one: LostStructure) -> Json:
+    """A structure and about how many entries of it went, or will go."""
     return {
         "kind": one.kind,
         "name": one.name,

@@ -40,6 +40,8 @@ class Leaving:
         self._asked: MemberId | None = None
         self._last_call = 0
         """Number of the request whose answer lets us go; 0 before the grace is over."""
+        self._is_end = False
+        """Whether, by the last permission, all data members leave."""
         self._rounds = 0
         self._calls: dict[MemberId, int] = {}
         """At the master: number of each leaver's last request."""
@@ -88,11 +90,12 @@ class Leaving:
         """The master says that we hold nothing; only our own identity counts (P12)."""
         is_ours = allowed.member == self._room.ctx.id and sender == self._room.taken_master
         if is_ours and self.is_wanted:
-            self._on_permission(allowed.call)
+            self._on_permission(allowed.call, allowed.is_end)
 
-    def _on_permission(self, call: int) -> None:
+    def _on_permission(self, call: int, is_end: bool) -> None:
         """Stay a moment longer; go if this answers what was asked after that moment."""
         ctx = self._room.ctx
+        self._is_end = is_end
         if call:
             if call == self._last_call:
                 self._finish()
@@ -117,11 +120,11 @@ class Leaving:
 
     def _finish(self) -> None:
         room = self._room
-        room.ctx.broadcast(GoodbyeTold(room.ctx.id))
+        room.ctx.broadcast(GoodbyeTold(room.ctx.id, self._is_end))
         room.ctx.disarm(LEAVE_TIMER)
         if room.on_left is not None:
             room.on_left()
-        room.stop("left", 0)
+        room.stop("left", 0, is_end=self._is_end)
 
     # -- master ---------------------------------------------------------------------------
 
@@ -162,6 +165,6 @@ class Leaving:
         if member != ctx.id:
             if call:
                 room.parting[member] = None
-            ctx.send(member, LeaveAllowed(member, call))
+            ctx.send(member, LeaveAllowed(member, call, is_end))
         elif self.is_wanted:
-            self._on_permission(call)
+            self._on_permission(call, is_end)

@@ -16,7 +16,7 @@ from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import Detector
 from whimbrel.core.membership.parts import data_member_count, master_address
 from whimbrel.core.messages import Census, MembersPublished, SuspicionTold
-from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.model import LostStructure, MemberInfo, MemberList, structures_in_words
 
 PUBLISH_TIMER = "membership.publish"
 FORMER_ADDRESSES_MAX = 64
@@ -70,6 +70,10 @@ class Room:
         self.on_joined: Callable[[], None] | None = None
         self.on_expelled: Callable[[str], None] | None = None
         self.on_left: Callable[[], None] | None = None
+        self.on_end_told: Callable[[MemberId], None] | None = None
+        """Told of a member that has said what ends with it, while all leave; it is still listed."""
+        self.discarded: Callable[[bool], tuple[LostStructure, ...]] | None = None
+        """Gives what ends with us; told whether all data members leave."""
         self.make_census: Callable[[], Census | None] | None = None
         """Gives what the next heartbeat tells the master of our entries."""
         self.on_census: Callable[[MemberId, Census], None] | None = None
@@ -236,11 +240,22 @@ class Room:
 
     # -- ways out -------------------------------------------------------------------------
 
-    def stop(self, reason: str, exit_status: int) -> None:
-        """End: the shell is told why. Nothing is done or answered any more."""
+    def stop(self, reason: str, exit_status: int, *, is_end: bool = False) -> None:
+        """End: the shell is told why, and what ends with us. Nothing is done or answered any more.
+
+        Args:
+            reason: In words.
+            exit_status: 0 after a graceful leave.
+            is_end: Whether all data members leave.
+        """
         self.phase = Phase.ENDED
         self.ctx.note("stopped", "info" if exit_status == 0 else "error", reason=reason)
-        self.ctx.emit(Stopped(reason, exit_status))
+        gone = () if self.discarded is None else self.discarded(is_end)
+        if gone:
+            entries = sum(one.entries or 0 for one in gone)
+            words = structures_in_words(gone)
+            self.ctx.note("discarded", "warning", entries=entries, structures=words)
+        self.ctx.emit(Stopped(reason, exit_status, gone))
 
     def expel(self, reason: str) -> None:
         """End: the cluster goes on without us (M5); the callback tells the member."""

@@ -254,10 +254,10 @@ class Membership(Room):
             self.strangers.start()
         self.states.after_list()
 
-    def stop(self, reason: str, exit_status: int) -> None:
+    def stop(self, reason: str, exit_status: int, *, is_end: bool = False) -> None:
         """As in ``Room``; nobody waits any longer for this member to change."""
         self.roles.give_up(f"this member has ended: {reason}")
-        super().stop(reason, exit_status)
+        super().stop(reason, exit_status, is_end=is_end)
 
     def expel(self, reason: str) -> None:
         """As in ``Room``; a member that was on its way out anyway just ends."""
@@ -450,5 +450,7 @@ class Membership(Room):
 
     def _on_goodbye(self, sender: MemberId, address: Address, goodbye: GoodbyeTold) -> None:
         if goodbye.member == sender:
+            if goodbye.is_end and self.on_end_told is not None:
+                self.on_end_told(sender)
             self.detector.gone(sender, LEFT)
             self.joining.forget(sender)

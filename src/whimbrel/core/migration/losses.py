@@ -13,7 +13,7 @@ import msgspec
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import REPLICA_SLOTS, PartitionId, Row
-from whimbrel.core.model import Loss, LostStructure
+from whimbrel.core.model import Loss, LostStructure, structures_in_words
 from whimbrel.core.partition.table import PartitionTable
 
 LOST_ALL = 6
@@ -133,11 +133,8 @@ class Losses:
 
 def told_structures(loss: Loss) -> str:
     """The structures of a mark in words, for a log line."""
-    words = [
-        f"{one.kind} {one.name} ({'?' if one.entries is None else one.entries} entries)"
-        for one in loss.structures
-    ]
-    return ", ".join([*words, *([f"{loss.unnamed} more"] if loss.unnamed else [])])
+    words = structures_in_words(loss.structures)
+    return f"{words} and {loss.unnamed} more" if loss.unnamed else words
 
 
 def _joined(before: Sequence[LostStructure], then: Sequence[LostStructure]) -> list[LostStructure]:
