@@ -224,6 +224,29 @@ def test_nobody_answers_is_503(pair: list[FakeNode]) -> None:
     assert "migrations" in answer.json()["error"]
 
 
+def test_losses_by_http(pair: list[FakeNode]) -> None:
+    """Goal: the losses and their acknowledgement have the manners of all others. Method: none
+    lost; a name that is not the present one, none, a foreign page.
+    """
+    assert ask(pair[1], "GET", "/api/v1/losses").json()["partitions"] == 0
+    assert "/api/v1/losses" in ask(pair[0], "GET", "/").json()["paths"]
+    answer = ask(pair[1], "POST", "/api/v1/losses", json={"seen": "abc"})
+    assert answer.status_code == 409 and "look at it again" in answer.json()["error"]
+    assert ask(pair[1], "POST", "/api/v1/losses", json={"seen": ""}).status_code == 400
+    foreign = {"Origin": "http://evil.example"}
+    answer = ask(pair[1], "POST", "/api/v1/losses", json={"seen": "abc"}, headers=foreign)
+    assert answer.status_code == 403
+
+
+def test_an_order_names_one_member_or_the_cluster(pair: list[FakeNode]) -> None:
+    """Goal: an order to shut down is never about something that was not said."""
+    for body in ({}, {"member": member_id(2), "cluster": True}):
+        assert ask(pair[0], "POST", "/api/v1/shutdown", json=body).status_code == 400
+    assert ask(pair[0], "POST", "/api/v1/shutdown", json={"cluster": True}).status_code == 202
+    pump = pair[0].pump
+    pump.run_until(lambda: not pump.living(), 60)
+
+
 def test_metrics_follow_the_text_format(pair: list[FakeNode]) -> None:
     """Goal: Prometheus can read a member. Method: each line a comment or a sample, names of ours,
     HELP and TYPE, counters end in ``_total``; one page after the other has the same names.

@@ -290,6 +290,67 @@ def test_lost_partitions_are_shown(port: Port, capsys: pytest.CaptureFixture[str
     assert "2 partitions" in capsys.readouterr().out
 
 
+LOST = {
+    "name": "abc",
+    "partitions": 2,
+    "whole": 1,
+    "structures": [
+        {"kind": "map", "name": "b0", "partitions": 2, "entries": 12, "as_of_ms": 1_000},
+        {"kind": "map", "name": "[red]x", "partitions": 1, "entries": None, "as_of_ms": None},
+    ],
+    "marks": [],
+}
+
+
+def test_losses_are_shown_and_acknowledged(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: an operator sees what is gone, structure by structure, and acknowledges exactly that.
+    Method: a document, the same with --seen, a refusal, and nothing lost.
+    """
+    port.answers["losses"] = [(200, LOST)]
+    assert main.run(["losses", "--admin", port.url]) == 0
+    told = capsys.readouterr().out
+    assert "b0" in told and "12" in told and "[red]x" in told and "1970-01-01T00:00:01" in told
+    assert "2 partitions lost data, 1 of them every replica" in told and "--seen" in told
+    assert main.run(["losses", "--seen", "--json", "--admin", port.url]) == 0
+    assert json.loads(capsys.readouterr().out) == {**LOST, "seen": True}
+    method, path, _, body = port.requests[-1]
+    assert (method, path, json.loads(body)) == ("POST", "/api/v1/losses", {"seen": "abc"})
+    port.answers["losses"] = [(200, LOST), (409, {"error": "look at it again"})]
+    assert main.run(["losses", "--seen", "--admin", port.url]) == 1
+    assert "look at it again" in capsys.readouterr().err
+    port.answers["losses"] = [(200, {**LOST, "name": "", "partitions": 0, "structures": []})]
+    count = len(port.requests)
+    assert main.run(["losses", "--seen", "--admin", port.url]) == 0
+    assert "nothing is lost" in capsys.readouterr().out
+    assert [request[0] for request in port.requests[count:]] == ["GET"]
+    port.answers["cluster"] = [(200, {**SAFE, "partitions_lost": 2, "losses": LOST})]
+    assert main.run(["status", "--admin", port.url]) == 0
+    told = capsys.readouterr().out
+    assert "map b0: about 12 entries in 2 partitions" in told
+    assert "map [red]x: ? entries" in told
+
+
+def test_a_shutdown_may_discard(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: what goes with the last member, or the cluster, is refused or told. Method: orders
+    with and without --discard; --wait waits until no admin port of the cluster answers.
+    """
+    port.answers["shutdown"] = [(409, {"error": "would discard map b0 (3 entries)"})]
+    assert main.run(["shutdown", SECOND, "--admin", port.url]) == 1
+    assert "b0 (3 entries)" in capsys.readouterr().err
+    gone = {"discarded": [{"kind": "map", "name": "b0", "entries": 3}], "leaving": True}
+    port.answers["shutdown"] = [(202, {**gone, "member": SECOND, "address": "x:1"})]
+    assert main.run(["shutdown", SECOND, "--discard", "--admin", port.url]) == 0
+    assert json.loads(port.requests[-1][3]) == {"member": SECOND, "discard": True}
+    assert "discarded: map b0, 3 entries" in capsys.readouterr().out
+    port.answers["members"] = [(200, [{**MEMBERS[0], "admin_port": free_port()}])]
+    port.answers["shutdown"] = [(202, {**gone, "members": [FIRST]})]
+    assert main.run(["shutdown", "--cluster", "--wait", "5", "--admin", port.url]) == 0
+    assert json.loads(port.requests[-1][3]) == {"cluster": True}
+    assert "the whole cluster has left" in capsys.readouterr().out
+    port.answers["members"] = [(200, [{**MEMBERS[0], "admin_port": port.server.server_port}])]
+    assert main.run(["shutdown", "--cluster", "--wait", "0", "--admin", port.url]) == 4
+
+
 def test_split_brain_protection_is_shown(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
     """Goal: M6: status says which maps a part refuses, and why; nothing where nothing is set."""
     shown = {
