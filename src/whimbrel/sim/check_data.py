@@ -176,8 +176,8 @@ class LossIsTold(Checker):
 
     def note(self, host: Host, note: Note) -> None:
         """E."""
-        if note.kind != "partition.lost":
-            return
+        if note.kind != "partition.lost" or note.fields.get("known_before"):
+            return  # what an earlier master saw and may have told
         pid, count = note.fields["partition"], note.fields["lost_backup_count"]
         self._book(host, int(pid or 0), int(count or 0), -1)
 

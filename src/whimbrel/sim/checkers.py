@@ -1,8 +1,8 @@
 """Every rule a run is judged by, as one list.
 
-The rules stand in ``check_views``, ``check_table``, ``check_data``, ``check_history``,
-``check_merge``, ``check_states``, ``check_more`` and ``check_moves``; L1, L2 and L6 are the run's
-own affair, X3 is shown by running a seed twice.
+The rules stand in ``check_views``, ``check_table``, ``check_data``, ``check_losses``,
+``check_history``, ``check_merge``, ``check_states``, ``check_more`` and ``check_moves``; L1, L2
+and L6 are the run's own affair, X3 is shown by running a seed twice.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.sim.check_data import DATA_CHECKERS
 from whimbrel.sim.check_history import HISTORY_CHECKERS
+from whimbrel.sim.check_losses import LOSS_CHECKERS
 from whimbrel.sim.check_merge import MERGE_CHECKERS
 from whimbrel.sim.check_more import MORE_CHECKERS
 from whimbrel.sim.check_moves import MOVE_CHECKERS
@@ -26,6 +27,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     *VIEW_CHECKERS,
     *TABLE_CHECKERS,
     *DATA_CHECKERS,
+    *LOSS_CHECKERS,
     *HISTORY_CHECKERS,
     *MERGE_CHECKERS,
     *MORE_CHECKERS,

@@ -1,4 +1,4 @@
-"""Bugs put in on purpose for one rule each: C2, L4, L5, M2, O1, P3, P10, R2, R3.
+"""Bugs put in on purpose for one rule each: C2, D12, L4, L5, M2, O1, P3, P10, R2, R3.
 
 A rule that other rules always outrun is a rule that nobody has seen working. Each bug here must be
 reported by the very rule it was made for. See ``planted``, which lists them with its own.
@@ -6,10 +6,12 @@ reported by the very rule it was made for. See ``planted``, which lists them wit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-from whimbrel.core.ids import REPLICA_SLOTS, MemberId, Row
-from whimbrel.core.messages import ReplicaVersions
+from whimbrel.core.ids import REPLICA_SLOTS, MemberId, PartitionId, Row
+from whimbrel.core.messages import ReplicaVersions, TableImage
 from whimbrel.core.model import MemberList
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.engine import Engine
@@ -179,6 +181,23 @@ def anybody_may_join(engine: Engine) -> None:
     replace(engine.member.membership.joining, "_may_join", lambda _joiner: True)
 
 
+def losses_kept_by_master(engine: Engine) -> None:
+    """A lost partition is known to the acting master alone, and only as long as it lives."""
+    table = engine.member.migrations.table
+    image = table.image
+
+    def without_losses(partition_ids: Iterable[PartitionId] | None = None) -> TableImage:
+        return msgspec.structs.replace(image(partition_ids), losses=())
+
+    replace(table, "image", without_losses)
+
+
+def losses_of_rows_only(engine: Engine) -> None:
+    """Only a partition without any replica counts as lost, not a map with fewer backups."""
+    losses = engine.member.migrations.losses
+    losses.structures_lost = None
+
+
 RULE_BUGS: tuple[Bug, ...] = (
     Bug(lists_not_told, "clients keep an old list", "kill", ("C2",)),
     Bug(backup_takes_writes, "a backup takes writes", "kill", ("P3",)),
@@ -190,4 +209,6 @@ RULE_BUGS: tuple[Bug, ...] = (
     Bug(permits_without_limit, "permits have no limit", "ambush", ("R3",)),
     Bug(passive_takes_writes, "writes in PASSIVE", "states", ("O1",)),
     Bug(anybody_may_join, "joins while frozen", "mixed", ("O1",)),
+    Bug(losses_kept_by_master, "losses die with the master", "over", ("D12",)),
+    Bug(losses_of_rows_only, "losses of one map are not told", "over", ("D12",)),
 )
