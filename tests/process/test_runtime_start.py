@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hazelcast
 import pytest
 from tests.process.runtime_members import ROOT, MemberProcess, free_ports, until
 
@@ -102,6 +103,33 @@ def test_data_directory_keeps_the_identity(start: Start, tmp_path: Path) -> None
     assert again.wait() == -signal.SIGKILL
     fresh = start(*flags(port, admin))
     assert fresh.ready()["uuid"] != uuid
+
+
+def test_a_founder_that_restarts_founds_another_cluster(start: Start, tmp_path: Path) -> None:
+    """Goal: a client learns that the data are gone although the member's uuid and address are as
+    before. Method: a lone member with a data directory is killed and started again under a
+    connected official client; the same client then knows another cluster, and the same uuid.
+    """
+    port, admin = free_ports(2)
+    folder = ("--data-dir", str(tmp_path / "data"))
+    first = start(*flags(port, admin), *folder)
+    uuid = first.ready()["uuid"]
+    client = hazelcast.HazelcastClient(
+        cluster_name="dev", cluster_members=[f"127.0.0.1:{port}"], cluster_connect_timeout=60
+    )
+    try:
+        target = client.get_map("held").blocking()
+        target.put("key", "value")
+        known = client._connection_manager._cluster_id
+        first.signal(signal.SIGKILL)
+        first.wait()
+        again = start(*flags(port, admin), *folder)
+        assert again.ready()["uuid"] == uuid
+        until(lambda: client._connection_manager._cluster_id != known, "another cluster id")
+        assert target.get("key") is None
+        assert [str(member.uuid) for member in client.cluster_service.get_members()] == [uuid]
+    finally:
+        client.shutdown()
 
 
 def test_a_broken_invariant_stops_the_member(start: Start, tmp_path: Path) -> None:

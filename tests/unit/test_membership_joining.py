@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 
 import pytest
 from tests.unit.membership_net import SECOND, SETTINGS, Net, address_of, with_settings
 
+from whimbrel.core.context import Context
 from whimbrel.core.effects import SendTo
 from whimbrel.core.ids import MemberId
+from whimbrel.core.membership.discovery import new_cluster_id
 from whimbrel.core.messages import JoinRefused, JoinRequested, ProbeAnswered, ProbeRequested
 from whimbrel.core.model import MemberInfo
 
@@ -19,8 +22,48 @@ def test_a_member_with_nobody_to_ask_founds_at_once(join: tuple[int, ...]) -> No
     net = Net()
     host = net.start(1, join)
     assert host.ctx.members.version == 1 and host.ids == (host.id,)
-    assert host.ctx.members.cluster_id == host.id
+    assert str(uuid.UUID(host.ctx.members.cluster_id)) == host.ctx.members.cluster_id
     assert host.calls == ["joined", "became_master"]
+
+
+def test_each_founding_has_an_id_of_its_own() -> None:
+    """Goal: a founder that restarts with its identity founds another cluster, because its data
+    are gone. Method: the same identity and address a second later.
+    """
+    first = Net().start(1, (), id="kept")
+    net = Net()
+    net.run(SECOND)
+    again = net.start(1, (), id="kept")
+    assert again.id == first.id
+    assert again.ctx.members.cluster_id != first.ctx.members.cluster_id
+
+
+def test_the_id_of_a_founding_comes_from_who_and_when() -> None:
+    """Goal: identity, start and wall clock each make it another one, so neither a kept uuid nor
+    a monotonic clock that begins anew with the machine repeats it; equal inputs repeat it.
+    """
+
+    def named(member: str, started_us: int, wall_ms: int) -> str:
+        ctx = Context(MemberInfo(MemberId(member), address_of(1)), SETTINGS, started_us)
+        ctx.wall_ms = wall_ms
+        return new_cluster_id(ctx)
+
+    ids = [named("a", 1, 1), named("b", 1, 1), named("a", 2, 1), named("a", 1, 2)]
+    assert len(set(ids)) == len(ids)
+    assert named("a", 1, 1) == ids[0]
+
+
+def test_the_id_of_a_cluster_outlives_its_founder() -> None:
+    """Goal: clients see the same cluster as long as its data may be there. Method: joins, a crash
+    of the master, and the last of three alone: one id in every list anybody installed.
+    """
+    net = Net()
+    first, second, third = net.cluster(3)
+    net.kill(first)
+    net.run_until(lambda: net.agreed([second, third]))
+    net.kill(second)
+    net.run_until(lambda: third.ids == (third.id,))
+    assert len({view.cluster_id for host in net.hosts for view in host.views}) == 1
 
 
 def test_dead_addresses_delay_the_founding_by_two_rounds() -> None:

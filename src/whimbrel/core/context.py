@@ -15,8 +15,8 @@ from whimbrel.core.settings import CoreSettings
 class Context:
     """Shared by the rooms of one member; not a place for decisions.
 
-    ``now_us`` is the monotonic time of the current step and ``wall_ms`` the wall clock (used
-    for expiry only); both are set by the member before a room runs. Rooms append effects
+    ``now_us`` is the monotonic time of the current step and ``wall_ms`` the wall clock (for expiry
+    and fresh names only); both are set by the member before a room runs. Rooms append effects
     through the methods below; the member hands them to the shell at the end of the step.
     """
 

@@ -75,6 +75,7 @@ class MemberList(msgspec.Struct, frozen=True, dict=True):
     version: int
     members: tuple[MemberInfo, ...]
     cluster_id: str = ""
+    """A uuid made anew at each founding and kept from then on, on both sides of a split too."""
     state: ClusterState = ClusterState.ACTIVE
     cluster_version: Name = CLUSTER_VERSION
     """``4.0``: one table version and serial migrations; from ``4.1`` on the ways of paper 07."""

@@ -14,5 +14,5 @@ def now_us() -> int:
 
 
 def wall_ms() -> int:
-    """Wall clock in milliseconds since 1970, UTC; used for expiry only."""
+    """Wall clock in milliseconds since 1970, UTC; for expiry and fresh names only."""
     return _time_ns() // 1_000_000

@@ -10,7 +10,9 @@ seeking member with a lower address waits for it. So the lowest reachable addres
 from __future__ import annotations
 
 import enum
+from hashlib import blake2b
 
+from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.room import Phase, Room
 from whimbrel.core.messages import (
@@ -44,6 +46,17 @@ class Sight(enum.Enum):
 
 CLEAR = (Sight.UNREACHABLE, Sight.FOREIGN, Sight.HIGHER)
 """Sights that do not keep us from founding."""
+
+
+def new_cluster_id(ctx: Context) -> str:
+    """A uuid no founding has had before: to clients the same id means the same data.
+
+    A founder may have its uuid, and a machine that has restarted even its start, from a process
+    before it; so both clocks are part of it.
+    """
+    named = f"{ctx.id}:{ctx.started_us}:{ctx.wall_ms}"
+    digits = blake2b(named.encode(), digest_size=16).hexdigest()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 class Discovery:
@@ -119,7 +132,10 @@ class Discovery:
         ctx = self._room.ctx
         ctx.note("cluster_founded", name=ctx.settings.cluster_name)
         founded = MemberList(
-            1, (ctx.me,), cluster_id=str(ctx.id), cluster_version=ctx.settings.cluster_version
+            1,
+            (ctx.me,),
+            cluster_id=new_cluster_id(ctx),
+            cluster_version=ctx.settings.cluster_version,
         )
         self._room.install(founded)
 
