@@ -226,7 +226,7 @@ def transcripts(cluster: LocalCluster) -> tuple[Transcript, list[Transcript]]:
         cluster.wait_until_safe(PATIENCE_S)
         before = script(clients, own)
         cluster.wait_until_safe(PATIENCE_S)
-        cluster.add_member()
+        cluster.launch().await_ready(PATIENCE_S)
         wait_until(lambda: (is_migrating(cluster), None), PATIENCE_S, "migrations to begin")
         during: list[Transcript] = []
         while not during or is_migrating(cluster):

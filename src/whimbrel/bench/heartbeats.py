@@ -44,11 +44,9 @@ def run(mib: int = 256, partitions: int = 271) -> dict[str, object]:
         "membership.heartbeat_timeout_s": TIMEOUT_S,
     }
     with local_cluster(3, settings=settings) as cluster:
-        cluster.wait_until_safe(SAFE_TIMEOUT_S)
         _fill(cluster, mib)
         begin_s = time.monotonic()
-        member = cluster.add_member()
-        cluster.wait_until_safe(SAFE_TIMEOUT_S)
+        member = cluster.add_member(timeout_s=SAFE_TIMEOUT_S)
         joined_s = time.monotonic()
         join = {one.address: figures_of(one) for one in cluster.running()}
         cluster.leave(member.index, timeout_s=SAFE_TIMEOUT_S)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from whimbrel.errors import UsageError
-from whimbrel.testing.cluster import LocalCluster
+from whimbrel.testing.cluster import START_TIMEOUT_S, LocalCluster
 
 Rows = list[list[str]]
 """Names of the holders of each partition, primary first."""
@@ -76,12 +76,15 @@ class Ours:
 
     def start(self, count: int) -> None:
         """Start the first one, then the others at the same moment."""
-        self._cluster.start()
-        self._cluster.add_members(count - 1)
+        self._cluster.launch().await_ready(START_TIMEOUT_S)
+        for member in [self._cluster.launch() for _ in range(count - 1)]:
+            member.await_ready(START_TIMEOUT_S)
 
     def add(self) -> str:
         """Start one more."""
-        return self._cluster.add_member().uuid
+        member = self._cluster.launch()
+        member.await_ready(START_TIMEOUT_S)
+        return member.uuid
 
     def _index(self, name: str) -> int:
         return next(member.index for member in self._cluster.running() if member.uuid == name)

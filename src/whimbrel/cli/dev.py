@@ -49,7 +49,6 @@ def dev(
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         cluster.start()
-        cluster.wait_until_safe()
         _tell(cluster, as_json)
         _watch(cluster, seconds, as_json)
     except KeyboardInterrupt:

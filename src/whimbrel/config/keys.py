@@ -253,6 +253,14 @@ _MEMBER = (
         "Directory that keeps the member's identity over restarts; empty: none",
         4_096,
     ),
+    _seconds(
+        "member.ready_wait_s",
+        "runtime",
+        "ready_wait_us",
+        "Longest wait for the replicas of a member that has joined before it says that it is ready",
+        0,
+        3_600,
+    ),
     _text("member.zone", "runtime", "zone", "Zone of the member, for partition.group = zone"),
     _text(
         "member.machine",

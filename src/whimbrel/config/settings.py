@@ -29,6 +29,8 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
     admin_port: int | None = None
     """Admin HTTP port; None is data port + 3000."""
     data_dir: str = ""
+    ready_wait_us: int = 5_000_000
+    """How long a member that has joined waits at most for its replicas before it says ready."""
     lite: bool = False
     zone: str = ""
     machine: str = ""

@@ -18,6 +18,7 @@ import msgspec
 
 from whimbrel.errors import OperationError
 from whimbrel.testing import LocalCluster
+from whimbrel.testing.cluster import START_TIMEOUT_S
 
 SAFE_TIMEOUT_S: Final = 110.0
 """Longest wait until the cluster is safe after a change."""
@@ -76,7 +77,7 @@ class Director:
 
     def _add(self) -> int | None:
         try:
-            self._cluster.add_member()
+            self._cluster.launch().await_ready(START_TIMEOUT_S)
         finally:
             self.has_joined.set()
         return None

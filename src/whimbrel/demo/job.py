@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from whimbrel.demo.cluster import SAFE_TIMEOUT_S, Change, Director, ProbeProcess
+from whimbrel.demo.cluster import Change, Director, ProbeProcess
 from whimbrel.demo.data import AIRLINES, FLIGHTS, TABLES, Table, path_of, write_tables
 from whimbrel.demo.later import Later, Worker, begin
 from whimbrel.demo.narrate import Narrator
@@ -101,7 +101,6 @@ class Demo:
         spark = self._worker.begin(lambda: _start_spark(logs / "spark.log"))
         tables = begin(lambda: write_tables(self._out / "tables", self._rows))
         cluster.start()
-        cluster.wait_until_safe(SAFE_TIMEOUT_S)
         names = ", ".join(member.address for member in cluster.running())
         self._tell.say(f"three members serve, every partition has one backup: {names}")
         self._counts = tables.outcome()

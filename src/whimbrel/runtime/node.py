@@ -71,7 +71,7 @@ class Node:
         *,
         admin: AdminStarter | None = None,
         logger: Logger | None = None,
-        on_joined: Callable[[Node], None] | None = None,
+        on_ready: Callable[[Node], None] | None = None,
     ) -> None:
         """Prepare; nothing is opened before ``start``.
 
@@ -79,7 +79,7 @@ class Node:
             config: The configuration.
             admin: Starts the admin server; without one no admin port is opened.
             logger: Where notes go; by default lines on stderr.
-            on_joined: Called once, when the member is on the list and serves.
+            on_ready: Called once, when ``ready`` is done.
         """
         self.config = config
         self.settings: RuntimeSettings = config.runtime
@@ -96,8 +96,10 @@ class Node:
         self.crash_report = ""
         """What stopped the member, when its engine broke."""
         self._admin = admin
-        self._on_joined = on_joined
+        self._on_ready = on_ready
         self._has_joined = False
+        self._ready_by_s = 0.0
+        """When ``ready`` is waited for no longer; counted from joining."""
         self._stop_admin: Callable[[], Awaitable[None]] | None = None
         self._cuts = False
         """Whether the end cuts connections instead of letting written bytes leave."""
@@ -132,7 +134,8 @@ class Node:
         """
         self.loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[Stopped] = self.loop.create_future()
-        self.joined: asyncio.Future[None] = self.loop.create_future()
+        self.ready: asyncio.Future[None] = self.loop.create_future()
+        """Done once the member serves and its replicas are there, or take longer than is waited."""
         self.ports: Ports = open_ports(self.settings, self._admin is not None)
         with contextlib.ExitStack() as undo:
             undo.callback(self.ports.close)
@@ -395,15 +398,29 @@ class Node:
 
     def _joined(self, _: Joined) -> None:
         self.note(Note("info", "joined", {"member": self.member_id, "address": str(self.address)}))
-        if self._has_joined:
-            return  # again after an expulsion: whoever waited knows us already
-        self._has_joined = True
-        if not self.joined.done():
-            self.joined.set_result(None)
-        if self._on_joined is not None:
-            self._on_joined(self)
-        if self._admin is not None:
-            self.spawn(self._start_admin(self._admin))
+        if not self._has_joined:  # else again, after an expulsion
+            self._has_joined = True
+            if self._admin is not None:
+                self.spawn(self._start_admin(self._admin))
+        self._ready_by_s = self.loop.time() + self.settings.ready_wait_us / 1_000_000
+        self._look_ready()
+
+    def _look_ready(self) -> None:
+        """Say that the member is ready, once: a client that connects then finds its backups.
+
+        Bounded, because another member may be slow, and much data may be to come: the member
+        serves all the while.
+        """
+        if self.ready.done() or not self.engine.member.is_joined:
+            return
+        reason = self.engine.documents.arriving()
+        if reason and self.loop.time() < self._ready_by_s:
+            return
+        if reason:
+            self.note(Note("info", "ready_before_replicas", {"reason": reason}))
+        self.ready.set_result(None)
+        if self._on_ready is not None:
+            self._on_ready(self)
 
     def _expelled(self, output: Expelled) -> None:
         """The cluster goes on without us: drop everything, come back as somebody new."""
@@ -434,9 +451,9 @@ class Node:
         self.note(Note(level, "ended", fields))
         self.links.flush()
         self.stopped.set_result(output)
-        if not self.joined.done():
-            self.joined.set_exception(OperationError(output.reason))
-            self.joined.exception()  # told through ``stopped`` as well
+        if not self.ready.done():
+            self.ready.set_exception(OperationError(output.reason))
+            self.ready.exception()  # told through ``stopped`` as well
 
     # -- parts ----------------------------------------------------------------------------
 
@@ -483,6 +500,8 @@ class Node:
         self.occupation.stepped(moment_us)
         self._tick_due_s = self.loop.time() + TICK_S
         self._tick = self.loop.call_later(TICK_S, self._on_tick)
+        with self.guard:
+            self._look_ready()
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)

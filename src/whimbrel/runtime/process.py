@@ -57,13 +57,14 @@ def run_member(
 ) -> int:
     """Run one member in the foreground until it has left or was stopped.
 
-    By default prints one JSON line when the member serves. The first SIGTERM or SIGINT hands over
-    all data and leaves, a second one stops at once.
+    By default prints one JSON line when the member serves and has its replicas. The first SIGTERM
+    or SIGINT hands over all data and leaves, a second one stops at once.
 
     Args:
         config: The configuration.
         admin: Starts the admin server; it is called once, after the member has joined.
-        on_ready: Called once, when the member serves.
+        on_ready: Called once, when the member serves and has its replicas, or has waited for
+            them for ``member.ready_wait_s``.
 
     Returns:
         The exit status: 0 after a graceful leave, 70 after a broken invariant, else 1.
@@ -85,11 +86,11 @@ async def _run(config: Config, admin: AdminStarter | None, on_ready: Callable[[N
     logger = make_logger(config.runtime)
     adopt_library_logs(logger)
 
-    def joined(node: Node) -> None:
+    def ready(node: Node) -> None:
         on_ready(node)
         node.loop.call_soon(_settle)
 
-    node = Node(config, admin=admin, logger=logger, on_joined=joined)
+    node = Node(config, admin=admin, logger=logger, on_ready=ready)
     with _Signals(node) as signals:
         await node.start()
         signals.started()

@@ -189,6 +189,22 @@ class Documents:
         unsettled = member.dataplane.unsettled()
         return f"{unsettled} replicas are not known to be in step" if unsettled else ""
 
+    def arriving(self) -> str:
+        """What a member that has just joined is waiting for; empty when it is ready.
+
+        Beyond its own replicas every row must be full, so that whoever connects on the word of
+        any member finds all backups. Nothing is waited for where nothing will come: at a lite
+        member, and in a state without migrations. Where an interval slows migrations down on
+        purpose, waiting would always end at its bound.
+        """
+        ctx = self._member.ctx
+        if ctx.me.lite or not ctx.members.state.migration_allowed:
+            return ""
+        if ctx.settings.migration_interval_us:
+            return ""
+        holes = self._member.migrations.table.hole_count(self._depth())
+        return self._unready() or f"{holes} replicas are missing" * bool(holes)
+
     def master(self, _: bytes = b"") -> bytes:
         """What only the master knows: its migration process, and whether anything is due."""
         member = self._member

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from whimbrel.core.model import ClusterState
 from whimbrel.errors import OperationError, UsageError
 from whimbrel.testing.fault_proxy import FaultNetwork
 from whimbrel.testing.waiting import get_document, wait_until
@@ -204,9 +205,13 @@ class LocalCluster:
     # -- life -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the members that were asked for: the first alone, then the others at once."""
+        """Start the members that were asked for: the first alone, then the others at once.
+
+        Raises:
+            ClusterError: One did not get ready, or the cluster not safe.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.add_member()
+        self.launch().await_ready(START_TIMEOUT_S)
         self.add_members(self._wanted - 1)
 
     def launch(
@@ -254,23 +259,47 @@ class LocalCluster:
         settings: Mapping[str, object] | None = None,
         timeout_s: float = START_TIMEOUT_S,
     ) -> LocalMember:
-        """Start one more member and wait until it is on the list and serves.
+        """Start one more member and wait until it serves and every replica is in step.
+
+        Who wants to look at the migrations calls ``launch`` and awaits only the ready line.
+
+        Args:
+            lite: Whether it holds no data.
+            port: Its data port; 0 takes any that is free.
+            settings: Configuration keys for this member, beside those of the cluster.
+            timeout_s: Longest wait for the ready line, and again for the cluster to be safe.
 
         Raises:
-            ClusterError: It did not get ready.
+            ClusterError: It did not get ready, or the cluster not safe.
         """
         member = self.launch(lite=lite, port=port, settings=settings)
         member.await_ready(timeout_s)
+        self._await_safe(timeout_s)
         return member
 
-    def add_members(self, count: int) -> None:
-        """Start more members at the same moment and wait until all of them serve.
+    def add_members(self, count: int, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start more members at the same moment; see ``add_member``.
 
         Raises:
-            ClusterError: One did not get ready.
+            ClusterError: One did not get ready, or the cluster not safe.
         """
         for member in [self.launch() for _ in range(count)]:
-            member.await_ready(START_TIMEOUT_S)
+            member.await_ready(timeout_s)
+        self._await_safe(timeout_s)
+
+    def _await_safe(self, timeout_s: float) -> None:
+        """Wait until safe, except in a cluster state in which nothing is moved or copied.
+
+        Raises:
+            ClusterError: Not within so many seconds; tells the last reason.
+        """
+        try:
+            wait_until(lambda: self._look_safe(or_idle=True), timeout_s, "safe")
+        except TimeoutError as problem:
+            tail = self.members[-1].log_tail()
+            raise ClusterError(
+                f"the members are ready, but the cluster is {problem}\n{tail}"
+            ) from None
 
     def kill(self, index: int) -> int:
         """SIGKILL a member, as a crash; its exit status."""
@@ -360,7 +389,8 @@ class LocalCluster:
         wait_until(self._look_safe, timeout_s, "safe")
         return time.monotonic() - begin_s
 
-    def _look_safe(self) -> tuple[bool, str]:
+    def _look_safe(self, or_idle: bool = False) -> tuple[bool, str]:
+        """Whether it is safe, and why not; with ``or_idle`` also whether it cannot become so."""
         try:
             found = self.status()
         except OperationError as problem:
@@ -368,7 +398,8 @@ class LocalCluster:
         count = len(self.running())
         if found["members"] != count:
             return False, f"{found['members']} members on the list, {count} processes"
-        return bool(found["safe"]), str(found["reason"])
+        is_idle = or_idle and not ClusterState(found["state"]).migration_allowed
+        return bool(found["safe"]) or is_idle, str(found["reason"])
 
     def _observer(self) -> LocalMember:
         for member in self.running():
@@ -407,8 +438,9 @@ def local_cluster(
 ) -> LocalCluster:
     """Real member processes on this machine, as a context manager.
 
-    ``with local_cluster(members=3) as cluster`` starts them and waits until all are on the list;
-    at the end everything is gone. Without ``with``, call ``start`` and ``close``.
+    ``with local_cluster(members=3) as cluster`` starts them and waits until all are on the list
+    and every replica is in step; at the end everything is gone. Without ``with``, call ``start``
+    and ``close``.
 
     Args:
         members: How many to start with.
