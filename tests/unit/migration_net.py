@@ -447,6 +447,10 @@ class Net:
         """Kinds of the migrations started so far, in order."""
         return list(self.seen.values())
 
+    def tables(self) -> list[tuple[str, TablePublished]]:
+        """The tables and news sent so far, each with its receiver."""
+        return [(to, m) for _, to, m in self.trace if isinstance(m, TablePublished)]
+
     def said(self, *types: type[Message]) -> list[tuple[str, str, Message]]:
         return [entry for entry in self.trace if isinstance(entry[2], types)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -154,6 +154,30 @@ def test_levelling_that_levels_nothing_is_not_repeated(monkeypatch: pytest.Monke
     tries = control_loop.LEVELLINGS_MAX
     assert reasons[-1 - tries :] == ["a member joined", *[control_loop.UNEVEN] * tries]
     assert reasons.count(control_loop.UNEVEN) == tries
+
+
+def test_no_plan_is_made_before_a_joiner_has_its_table() -> None:
+    """PIM-05, ADL-49: also when telling it, part by part, takes longer than an answer is waited
+    for. Method: single rows with a pause between two of them.
+    """
+    settings = msgspec.structs.replace(SETTINGS, partition_count=71, step_rows_max=1)
+    net = grown("ab", settings=settings)
+    later = net.at
+
+    def at(delay_us: int, action: Callable[[], None]) -> None:
+        is_slice = control_loop.SLICE_TIMER in (getattr(action, "__defaults__", None) or ())
+        later(delay_us + 50 * MS * is_slice, action)
+
+    net.at = at  # type: ignore[method-assign]
+    net.trace.clear()
+    began_us = net.now_us
+    net.add("c")
+    net.run(stop=lambda: bool(net.said(MigrationRequested)))
+    assert net.now_us - began_us > settings.call_timeout_us
+    parts = [message for to, message in net.tables() if to == "c"]
+    assert len(parts) >= 71 and not parts[70].more
+    net.settle()
+    net.check()
 
 
 def test_the_cap_is_kept_and_reached() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.unit.migration_net import SETTINGS, Net, wish
 
@@ -113,6 +114,32 @@ def test_partitions_stay_unowned_until_a_data_member_comes() -> None:
     net.settle()
     net.check()
     assert net.master.room.partitions_lost == 7
+
+
+def test_a_promotion_waits_for_the_table_that_its_member_is_being_sent() -> None:
+    """ADL-04, ADL-06: a member learns the emptied slots before it is promoted, also when it is
+    just being sent a large table in parts. Method: a member that has missed everything asks for
+    the table, and another one dies when the first part has left.
+    """
+    net = Net(msgspec.structs.replace(SETTINGS, partition_count=271), backup_count=2)
+    net.add("a", "b", "c", "d")
+    net.settle()
+    net.fill()
+    net.trace.clear()
+    publisher = net.master.room._loop.publisher
+    with net.step(net.master):
+        publisher.table_requested(MemberId("b"), 1)
+        net.master.room.on_timer("migration.repeat")
+    net.run(stop=lambda: any(message.more for _, message in net.tables()))
+    net.crash("c")
+    net.settle()
+    net.check()
+    to_b = [m for _, to, m in net.said(TablePublished, PromotionRequested) if to == "b"]
+    last_part = next(n for n, m in enumerate(to_b) if isinstance(m, TablePublished) and not m.more)
+    promoted = next(n for n, m in enumerate(to_b) if isinstance(m, PromotionRequested))
+    emptied = to_b[last_part + 1]
+    assert isinstance(emptied, TablePublished) and not emptied.whole
+    assert last_part + 1 < promoted
 
 
 @pytest.mark.parametrize("lost", [PromotionRequested, PromotionAnswered])

@@ -248,12 +248,17 @@ class ControlLoop:
             self._ctx.arm(SLICE_TIMER, 0)
 
     def slice_due(self) -> None:
-        """Do the next piece of one thing: repair first, because writes wait for it."""
+        """Do the next piece of one thing: repair first, because writes wait for it.
+
+        Then tables: no plan is made before a newcomer has all of its own (PIM-05).
+        """
         job = self._job
         if self.repair.has_rows_left:
             self.repair.go_on(self.execution.flights)
         elif self.publisher.has_parts_left:
             self.publisher.go_on()
+            self.publisher.flush()
+            self.repair.send_held()
         elif job is not None and next(job, _THE_END) is _THE_END and self._job is job:
             self._job = None
 
@@ -278,7 +283,12 @@ class ControlLoop:
         self.trigger("change of master")
 
     def _may_repair(self) -> bool:
-        """Whether the state lets rows be repaired; what is due is put off else (GCM-08)."""
+        """Whether the state lets rows be repaired; what is due is put off else (GCM-08).
+
+        A new master's whole table goes out before that, its last part too (ADL-14).
+        """
+        if self.publisher.is_opening:
+            return False
         if self._ctx.state.promotion_allowed:
             return True
         if self._ctx.state is not ClusterState.IN_TRANSITION:

@@ -92,6 +92,8 @@ class Publisher:
         self._log: deque[News] = deque()
         self._staged: list[tuple[PartitionId, MigrationInfo | None]] = []
         self._rounds: deque[Round] = deque()
+        self._opening: Round | None = None
+        """The round that tells everybody the table with which this master begins."""
         self._finished: dict[PartitionId, dict[str, MigrationInfo]] = {}
 
     # -- taking and losing charge ---------------------------------------------------------
@@ -103,6 +105,8 @@ class Publisher:
         for migration in completed:
             self._append(News(self.latest, migration.partition_id, migration))
         self.members_changed(())
+        self.flush()
+        self._opening = self._rounds[-1] if self._rounds else None
 
     def stop(self) -> None:
         """Forget everything; this member is not master, or not yet."""
@@ -111,6 +115,7 @@ class Publisher:
         self._finished.clear()
         self._staged.clear()
         self._rounds.clear()
+        self._opening = None
 
     def members_changed(self, gone: Collection[MemberId]) -> None:
         """Forget members that left, owe newcomers the whole table."""
@@ -211,6 +216,16 @@ class Publisher:
         peer.whole_number = _NOT_PUBLISHED
 
     @property
+    def is_opening(self) -> bool:
+        """Whether somebody has yet to be sent a part of the table of ``start`` (ADL-14)."""
+        return self._opening is not None
+
+    def owes_parts(self, member: MemberId) -> bool:
+        """Whether a member is being sent a whole table, and no news before its last part."""
+        peer = self.peers.get(member)
+        return peer is not None and peer.round is not None
+
+    @property
     def has_parts_left(self) -> bool:
         """Whether ``go_on`` has something to do."""
         return bool(self._rounds)
@@ -245,6 +260,8 @@ class Publisher:
         now.part += 1
         if not more:
             self._rounds.popleft()
+            if now is self._opening:
+                self._opening = None
 
     def _send_news(
         self, member: MemberId, peer: Peer, after: int, made: dict[int, TablePublished]

@@ -42,6 +42,8 @@ class Batch:
     told: Told | None
     """The promotions of this repair as listeners know them."""
     sent_us: int = 0
+    is_held: bool = False
+    """Whether it has not been sent, because its member is being sent a whole table."""
 
 
 def without_departed(
@@ -297,8 +299,18 @@ class Repair:
         self.batches[batch.number] = batch
         self._send(batch)
 
+    def send_held(self) -> None:
+        """Send the batches that a whole table on its way to their member has held up."""
+        for batch in self.batches.values():
+            if batch.is_held:
+                self._send(batch)
+
     def _send(self, batch: Batch) -> None:
+        """Ask; but a member learns the emptied slots first, after the table it is being sent."""
         batch.sent_us = self._ctx.now_us
+        batch.is_held = self._publisher.owes_parts(batch.destination)
+        if batch.is_held:
+            return
         table = self._keeper.table
         image = image_of(
             table.partition_count,
