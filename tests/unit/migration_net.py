@@ -10,12 +10,15 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import msgspec
 import pytest
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import ArmTimer, Note, Send
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, Row, index_in
+from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
     DATA_CHANNEL,
     FragmentPart,
@@ -43,6 +46,8 @@ SETTINGS = CoreSettings(
     migration_chunk_bytes_max=8,
     table_send_interval_us=15 * SECOND,
 )
+BOTH_SIZES = (7, 271)
+"""Partitions that one step deals with at once, and so many that it does a part of them."""
 TABLES_OF_A_WAY = (
     TablePublished,
     StampPublished,
@@ -175,6 +180,13 @@ class Node:
         self.tail_arrives = True
 
 
+@pytest.fixture(params=BOTH_SIZES)
+def both_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plays a test in one piece and in several: the rule is the same in both."""
+    usual = msgspec.structs.replace(SETTINGS, partition_count=request.param)
+    monkeypatch.setattr(Net, "usual_settings", usual)
+
+
 Verdict = str
 """What ``on_send`` answers: ``deliver``, ``drop`` or ``twice``."""
 
@@ -182,8 +194,11 @@ Verdict = str
 class Net:
     """The cluster."""
 
-    def __init__(self, settings: CoreSettings = SETTINGS, backup_count: int = 1) -> None:
-        self.settings = settings
+    usual_settings = SETTINGS
+    """Of a cluster of which nothing else is said; see ``both_sizes``."""
+
+    def __init__(self, settings: CoreSettings | None = None, backup_count: int = 1) -> None:
+        self.settings = settings = settings or self.usual_settings
         self.backup_count = backup_count
         self.now_us = 1_000 * SECOND
         self.nodes: dict[str, Node] = {}
@@ -473,4 +488,9 @@ def wish(monkeypatch: pytest.MonkeyPatch, wanted: dict[int, Sequence[str]]) -> N
             targets.append(row_from(row[:depth]))
         return targets
 
+    def assigning(*arguments: Any) -> Job[list[Row]]:
+        yield
+        return assign(*arguments)
+
     monkeypatch.setattr(control_loop_module, "assign", assign)
+    monkeypatch.setattr(control_loop_module, "assigning", assigning)

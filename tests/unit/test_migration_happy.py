@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.unit.migration_net import Net
+import pytest
+from tests.unit.migration_net import Net, both_sizes
+
+__all__ = ["both_sizes"]
+pytestmark = pytest.mark.usefixtures("both_sizes")
 
 
 def test_first_arrangement_join_and_crash() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.migration_net import SETTINGS, Net, wish
+from tests.unit.migration_net import SETTINGS, Net, both_sizes, wish
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
@@ -17,6 +17,9 @@ from whimbrel.core.migration import repair as repair_module
 from whimbrel.core.migration.repair import promotion_step, without_departed
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.partition.table import row_from
+
+__all__ = ["both_sizes"]
+pytestmark = pytest.mark.usefixtures("both_sizes")
 
 
 def test_slots_of_departed_members_are_emptied() -> None:
@@ -75,7 +78,7 @@ def test_each_loss_is_reported_with_its_depth() -> None:
         net.crash("c")
         net.settle()
         net.check()
-        assert sorted(net.master.lost) == [(pid, 1) for pid in range(7)]
+        assert sorted(net.master.lost) == [(pid, 1) for pid in range(net.settings.partition_count)]
         assert not net.lost_everything()
 
 
@@ -94,7 +97,8 @@ def test_a_lost_partition_gets_an_empty_primary() -> None:
         net.settle()
         net.check()
     room = net.master.room
-    assert room.partitions_lost == 7 and net.master.lost == [(pid, 6) for pid in range(7)]
+    assert room.partitions_lost == net.settings.partition_count
+    assert net.master.lost == [(pid, 6) for pid in range(net.settings.partition_count)]
     assert room.table.row(PartitionId(0))[0] == "a"
     assert room.table.version(PartitionId(0)) == before + 2 + 1
     assert room.is_settled() == (True, "")
@@ -108,12 +112,12 @@ def test_partitions_stay_unowned_until_a_data_member_comes() -> None:
     net.fill()
     net.crash("a")
     net.run_for(1)
-    assert net.master.room.partitions_lost == 7
+    assert net.master.room.partitions_lost == net.settings.partition_count
     assert not net.master.room.is_settled()[0]
     net.add("b")
     net.settle()
     net.check()
-    assert net.master.room.partitions_lost == 7
+    assert net.master.room.partitions_lost == net.settings.partition_count
 
 
 def test_a_promotion_waits_for_the_table_that_its_member_is_being_sent() -> None:
