@@ -451,6 +451,7 @@ class Net:
         load: Counter[str] = Counter()
         for migration in running:
             self.seen.setdefault(migration.id, migration.step.kind.value)
+        for migration in node.room.counted_migrations():
             load[node.room.table.rows[migration.partition_id][0] or "?"] += 1
             load[migration.step.destination or "?"] += 1
         assert len({migration.partition_id for migration in running}) == len(running)

@@ -10,6 +10,7 @@ from tests.unit.engine_pump import Node, Pump, member_id, quick_settings
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import FragmentSent
 from whimbrel.core.model import ClusterState
+from whimbrel.wire.serialization import to_data
 
 
 def arriving(node: Node) -> str:
@@ -142,3 +143,30 @@ def test_a_joiner_waits_for_the_backups_of_others() -> None:
     pump.release()
     pump.run(1)
     assert not arriving(served) and not arriving(starved)
+
+
+@pytest.mark.parametrize("has_map", [False, True])
+def test_only_a_grid_with_structures_is_limited(has_map: bool) -> None:
+    """PIM-24: without any map all copies of a join go together, with one at most ten.
+
+    Method: the most migrations that ever ran at the master, counted after every message.
+    """
+
+    class Counting(Pump):
+        most = 0
+
+        def _deliver(self, sender: Node, to: MemberId | Address, kind: int, payload: Any) -> None:
+            super()._deliver(sender, to, kind, payload)
+            running = self.nodes[0].engine.member.migrations.running_migrations()
+            self.most = max(self.most, len(running))
+
+    pump = Counting(quick_settings(partition_count=271))
+    founder = pump.start()
+    pump.run(1)
+    if has_map:
+        key, value = to_data("k"), to_data("v")
+        put = {"name": "m", "key": key, "value": value, "thread_id": 1, "ttl": -1}
+        pump.client(founder).call("Map.put", 3, **put)
+    joiner = pump.start()
+    pump.run_until(lambda: joiner.joined and not arriving(joiner), 30)
+    assert pump.most == (10 if has_map else 271)

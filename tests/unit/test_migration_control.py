@@ -18,7 +18,7 @@ from whimbrel.core.messages import (
     MigrationCommitRequested,
     MigrationRequested,
 )
-from whimbrel.core.migration import control_loop
+from whimbrel.core.migration import control_loop, plan_execution
 from whimbrel.core.migration.progress import Ledger
 from whimbrel.core.model import MigrationInfo, MigrationKind
 from whimbrel.core.partition.table import row_from
@@ -188,6 +188,53 @@ def test_the_cap_is_kept_and_reached() -> None:
     net.settle()
     net.check()
     assert max(net.load_max.values()) == 3 and net.load_max["e"] == 3
+
+
+def test_an_empty_grid_is_arranged_in_one_go() -> None:
+    """PIM-24: while no structure is known the limit does not hold up what copies nothing.
+
+    Method: a join of an empty grid; all that is planned runs at once, and the time of it.
+    """
+    settings = msgspec.structs.replace(SETTINGS, partition_count=64, migration_max_parallel=3)
+    net = Net(settings, 1)
+    net.add("a", "b", "c")
+    net.settle()
+    net.master.room.is_grid_empty = lambda: True
+    net.active_max = 0
+    began_us = net.now_us
+    net.add("d")
+    net.settle()
+    net.check(entries=0)
+    assert net.active_max == net.master.room.history[-1]["planned"]
+    assert net.now_us - began_us < 20 * MS
+
+
+def test_the_limit_holds_from_the_first_structure_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIM-24: what runs goes on, and nothing more starts before a member is below its limit.
+
+    Method: a structure comes to be when the first migrations of an empty grid run.
+    """
+    monkeypatch.setattr(plan_execution, "EMPTY_PARALLEL_MAX", 7)
+    settings = msgspec.structs.replace(SETTINGS, partition_count=64, migration_max_parallel=3)
+    net = Net(settings, 1)
+    net.add("a", "b", "c")
+    net.settle()
+    room, seen = net.master.room, [0]
+    room.is_grid_empty = lambda: max(seen) == 0
+
+    def look(node: Node) -> None:
+        if node is net.master:
+            seen.append(len(room.running_migrations()))
+
+    net.after_step = look
+    net.add("d")
+    net.settle()
+    net.check(entries=0)
+    assert max(seen) == 7
+    top = seen.index(7)
+    for before, now in itertools.pairwise(seen[top:]):
+        assert now <= max(before, 3)
+    assert room.history[-1]["completed"] == room.history[-1]["planned"]
 
 
 def test_refilling_starts_before_moves() -> None:

@@ -438,7 +438,7 @@ _MIGRATION = (
         "migration.max_parallel",
         "core",
         "migration_max_parallel",
-        "Migrations a member takes part in at once",
+        "Migrations a member takes part in at once, once there is a structure to copy",
         1,
         1_000,
         "hazelcast.partition.max.parallel.migrations",

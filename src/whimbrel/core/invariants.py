@@ -70,6 +70,7 @@ def check_migrations(member: Member) -> None:
     for migration in member.migrations.running_migrations():
         check(migration.partition_id not in running, "a partition has one running migration")
         running[migration.partition_id] = None
+    for migration in member.migrations.counted_migrations():
         source = member.migrations.table.rows[migration.partition_id][0]
         for end in dict.fromkeys((source, migration.step.destination)):
             if end is not None:

@@ -247,6 +247,7 @@ class Member:
         membership.on_joined = self._joined
         membership.on_expelled = self._expelled
         migrations.on_rows_changed = self._rows_changed
+        migrations.is_grid_empty = self.registry.is_empty
         migrations.on_may_leave = membership.allow_leave
         membership.states.table = migrations
         migrations.losses.structures_lost = self._structures_lost

@@ -98,6 +98,10 @@ class Registry:
         """Live maps, by name."""
         return self._alive(MAP_KIND)
 
+    def is_empty(self) -> bool:
+        """Whether this member knows of no live map."""
+        return not any(entry.kind == MAP_KIND and entry.alive for entry in self._entries.values())
+
     def schemas(self) -> list[RegistryEntry]:
         """Known Compact schemas, by key."""
         return self._alive(SCHEMA_KIND)

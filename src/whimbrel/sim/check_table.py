@@ -317,10 +317,11 @@ class OneMigration(Checker):
         if migrations.table_version is not None and len(running) > 1:
             # ADL-35: one version for the whole table allows one migration in the cluster.
             self.fail(f"{len(running)} migrations run below cluster version 4.1", master.name)
-        if not migrations.is_in_charge or len(running) <= self._cap:
+        counted = migrations.counted_migrations()
+        if not migrations.is_in_charge or len(counted) <= self._cap:
             return
         roles: dict[MemberId | None, int] = {}
-        for migration in running:
+        for migration in counted:
             source = migrations.table.rows[migration.partition_id][0]
             for member in (source, migration.step.destination):
                 roles[member] = roles.get(member, 0) + 1

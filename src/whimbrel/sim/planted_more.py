@@ -99,8 +99,13 @@ def old_value(engine: Engine) -> None:
 
 def cap_ignored(engine: Engine) -> None:
     """A member takes part in ten times as many migrations as it may."""
-    queue = engine.member.migrations._loop.execution.queue
-    queue._parallel_max *= CAP_FACTOR
+    execution = engine.member.migrations._loop.execution
+    limit = execution._parallel_max
+
+    def raised() -> int:
+        return limit() * CAP_FACTOR
+
+    replace(execution, "_parallel_max", raised)
 
 
 def cyclic_target(engine: Engine) -> None:

@@ -30,6 +30,8 @@ from whimbrel.core.model import MigrationInfo, Step, Verdict
 from whimbrel.errors import InvariantViolation
 
 DISPATCH_TIMER = "migration.dispatch"
+EMPTY_PARALLEL_MAX = 512
+"""Migrations a member takes part in at once while the grid holds nothing that could be copied."""
 
 
 class Phase(enum.StrEnum):
@@ -44,6 +46,7 @@ class Flight:
 
     __slots__ = (
         "destination",
+        "is_counted",
         "migration",
         "phase",
         "process",
@@ -67,6 +70,8 @@ class Flight:
         self.phase = Phase.COPYING
         self.started_us = now_us
         self.sent_us = now_us
+        self.is_counted = True
+        """Whether it counts against ``migration_max_parallel``: the grid was not empty."""
 
 
 class PlanExecution:
@@ -87,6 +92,8 @@ class PlanExecution:
         self._on_decided = on_decided
         self.on_verdict: Callable[[MigrationInfo, int], None] | None = None
         """Told of each decided migration and of the microseconds since its start."""
+        self.is_grid_empty: Callable[[], bool] = lambda: False
+        """Whether no structure is known that could have entries."""
         self.teller = Teller(ctx)
         """Tells listeners; the control loop's."""
         self.flights: dict[PartitionId, Flight] = {}
@@ -150,6 +157,7 @@ class PlanExecution:
             self.drop_rest()
             return
         self._apply_clears()
+        self.queue.parallel_max = self._parallel_max()
         while self.queue.waiting_count and not self.failure:
             if self._must_pause():
                 return
@@ -159,6 +167,16 @@ class PlanExecution:
             self._start(*taken)
         if self.queue.waiting_count and not self.flights and not self.failure:
             self._fail_plan("no migration of the plan can start")
+
+    def _parallel_max(self) -> int:
+        """Migrations that a member may take part in (PIM-24).
+
+        The limit is there for what is copied. In an empty grid a migration is two short questions,
+        and each further round of them is time in which writes would have no backup. A structure
+        that comes to be meanwhile is copied like any other: only the limit is looser.
+        """
+        limit = max(1, self._ctx.settings.migration_max_parallel)
+        return max(limit, EMPTY_PARALLEL_MAX) if self.is_grid_empty() else limit
 
     def _must_pause(self) -> bool:
         """Keep the cluster-wide interval between two starts."""
@@ -204,6 +222,7 @@ class PlanExecution:
             self._keeper.current_version(pid),
         )
         flight = Flight(migration, source, destination, process, self._ctx.now_us)
+        flight.is_counted = not self.is_grid_empty()
         self.flights[pid] = flight
         self._by_id[migration.id] = pid
         process.running += 1

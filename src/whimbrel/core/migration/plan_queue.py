@@ -46,7 +46,7 @@ class PlanQueue:
     """Steps that have not started, and the load of every member.
 
     Args:
-        parallel_max: Migrations a member takes part in at once.
+        parallel_max: Migrations a member takes part in at once; may be set while others wait.
         primary_of: The present primary of a partition, which is the data source of its next
             step; None when it has none, and its steps then wait to be dropped.
     """
@@ -55,7 +55,7 @@ class PlanQueue:
         self, parallel_max: int, primary_of: Callable[[PartitionId], MemberId | None]
     ) -> None:
         check(parallel_max > 0, "at least one migration may run")
-        self._parallel_max = parallel_max
+        self.parallel_max = parallel_max
         self._primary_of = primary_of
         self._queues: dict[PartitionId, deque[Step]] = {}
         self._heads: dict[Pair, list[Rank]] = {}
@@ -213,7 +213,7 @@ class PlanQueue:
         return best
 
     def _is_full(self, member: MemberId) -> bool:
-        return self._busy.get(member, 0) >= self._parallel_max
+        return self._busy.get(member, 0) >= self.parallel_max
 
     def release(self, source: MemberId, destination: MemberId) -> None:
         """A migration between these members has ended."""

@@ -83,6 +83,8 @@ class Migrations:
         self.losses = Losses(ctx, self.table)
         self._untold: dict[PartitionId, Loss] = {}
         """What we found lost in our seats and the master has not noted."""
+        self.is_grid_empty: Callable[[], bool] = lambda: False
+        """Whether no structure is known that could have entries; told by who knows them."""
         self._leavers: list[MemberId] = []
         self._host = host
         self._mail = Mail(ctx)
@@ -105,6 +107,7 @@ class Migrations:
         )
         self._account = AccountTelling(ctx, self._keeper, self._subscriber)
         self._loop.execution.on_verdict = self._tell_verdict
+        self._loop.execution.is_grid_empty = lambda: self.is_grid_empty()
         self._loop.repair.on_verdict = self._tell_verdict
         self._loop.repair.losses = self.losses
         self._loop.repair.on_known_loss = self._tell_known
@@ -369,7 +372,7 @@ class Migrations:
     def _is_waiting(self) -> bool:
         """Whether something is unanswered that must be repeated."""
         loop = self._loop
-        if self._source.copying() or self._untold:
+        if self._source.is_copying or self._untold:
             return True
         return loop.in_charge and bool(
             loop.recovery.running
@@ -483,6 +486,11 @@ class Migrations:
     def running_migrations(self) -> list[MigrationInfo]:
         """At the master: migrations that are started and not decided."""
         return [flight.migration for flight in self._loop.execution.flights.values()]
+
+    def counted_migrations(self) -> list[MigrationInfo]:
+        """Those of them that count against ``migration_max_parallel`` (PIM-24)."""
+        flights = self._loop.execution.flights.values()
+        return [flight.migration for flight in flights if flight.is_counted]
 
     def completed_migrations(self) -> list[MigrationInfo]:
         """Finished migrations that, as far as we know, not everybody has heard of (ADL-25)."""

@@ -211,6 +211,12 @@ class SourceSide:
             if isinstance(active, Outgoing) and active.answer is None
         ]
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether some fragment in flight is not answered yet."""
+        actives = self._keeper.active.values()
+        return any(isinstance(one, Outgoing) and one.answer is None for one in actives)
+
     def repeat(self) -> None:
         """Send unanswered fragments again, ever more patiently; receivers drop repeats.
 
