@@ -63,11 +63,14 @@ class OneMaster(Checker):
 
 
 class PatientMaster(Checker):
-    """M3: a new master hears everybody first."""
+    """M3: a new master hears everybody first, and tells everybody before it goes on (ADL-14)."""
 
     rule = "M3"
     messages = (StateAnswered,)
-    sentence = "a new master changes nothing before it has heard or removed every other member"
+    sentence = (
+        "a new master changes nothing before it has heard or removed every other member, and has"
+        " sent them the whole table"
+    )
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -101,6 +104,8 @@ class PatientMaster(Checker):
         if waits and member_of(host).ctx.is_master:
             names = ", ".join(self.world.watch.name_of(one) for one in waits)
             self.fail(f"p{pid} changed before {names} had answered", host.name)
+        elif member_of(host).migrations.is_opening:
+            self.fail(f"p{pid} changed before the whole table had gone out", host.name)
 
 
 class FreshIdentity(Checker):

@@ -108,6 +108,12 @@ def cap_ignored(engine: Engine) -> None:
     replace(execution, "_parallel_max", raised)
 
 
+def repair_before_the_table(engine: Engine) -> None:
+    """A new master promotes while parts of the table it begins with have not gone out."""
+    loop = engine.member.migrations._loop
+    replace(loop, "_may_repair", lambda: engine.member.ctx.state.promotion_allowed)
+
+
 def cyclic_target(engine: Engine) -> None:
     """The assignment wants primary and first backup of a partition to change places."""
     loop = engine.member.migrations._loop
@@ -143,6 +149,7 @@ MORE_BUGS: tuple[Bug, ...] = (
     Bug(another_value, "a read returns another key's value", "kill", ("D2",)),
     Bug(old_value, "a read returns an old value", "kill", ("D4",)),
     Bug(cap_ignored, "too many migrations at once", "swarm", ("P8", "X1")),
+    Bug(repair_before_the_table, "promotions before the table", "sliced", ("M3",)),
     Bug(cyclic_target, "a cycle is wanted", "kill", ("P10", "L1")),
     Bug(nobody_may_leave, "leaving never ends", "leave", ("L2", "L1")),
     Bug(silence_unnoticed, "silence is not noticed", "over", ("L1", "L2", "L5", "C1")),

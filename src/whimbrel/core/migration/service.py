@@ -436,6 +436,11 @@ class Migrations:
         """Whether this new master still collects the members' tables (facts 5.2)."""
         return self._loop.recovery.running
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether this new master has yet to send a part of the table it begins with (ADL-14)."""
+        return self._loop.publisher.is_opening
+
     def current_process(self) -> dict[str, Figure] | None:
         """The PROCESS document of what is under way at this master, None when nothing is."""
         process = self._loop.ledger.current
