@@ -19,6 +19,7 @@ from whimbrel.core.events import (
 )
 from whimbrel.core.ids import MemberId
 from whimbrel.errors import ConfigError, IllegalStateError, OperationError
+from whimbrel.serving.documents import Documents
 
 QUICK: dict[str, object] = {
     "network.port": 0,
@@ -47,6 +48,29 @@ def test_two_members_in_one_loop() -> None:
         await first.stop()
         assert first.node.stopped.result().exit_status == 1
         assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("wait_s", "timeout_s"), [(0.2, 60), (60, 3)])
+def test_start_waits_only_so_long_for_replicas(
+    monkeypatch: pytest.MonkeyPatch, wait_s: float, timeout_s: float
+) -> None:
+    """Goal: a member whose replicas do not come is started all the same: after its own bound, or
+    after the caller's, because it has joined. Method: they are said never to have arrived.
+    """
+    monkeypatch.setattr(Documents, "arriving", lambda _self: "1 replica has not arrived")
+
+    async def scenario() -> None:
+        config = {**QUICK, "member.ready_wait_s": wait_s, "log.level": "info"}
+        member = await whimbrel.Member.start(config, timeout_s=timeout_s)
+        assert member.node.has_joined
+        told = [event for event in member.node.events if event["kind"] == "ready_before_replicas"]
+        assert len(told) == (wait_s < timeout_s)
+        await member.stop()
+        if wait_s > timeout_s:
+            with pytest.raises(OperationError, match="stopped by the program"):
+                await member.node.ready
 
     asyncio.run(scenario())
 
