@@ -217,6 +217,30 @@ def test_properties_carry_over(tmp_path: Path) -> None:
     assert core.backup_timeout_us == 5_000_000
 
 
+def test_repairs_are_as_many_as_migrations_unless_given(tmp_path: Path) -> None:
+    """AE-14: the limit on syncs is that on migrations, wherever that was set and under whichever
+    name; one of its own wins, 0 included; ``config explain`` says which it is.
+    """
+    name, shared = "replication.max_parallel", "migration.max_parallel"
+    assert sources(load())[name] == (10, "default")
+    alias = "hazelcast.partition.max.parallel.migrations"
+    file = write(tmp_path, f'[properties]\n"{alias}" = 40\n')
+    for config, limit in (
+        (load(file), 40),
+        (load(environment={"WHIMBREL_MIGRATION__MAX_PARALLEL": "1"}), 1),
+        (load(settings=[f"{shared}=30"]), 30),
+    ):
+        assert config.core.replication_max_parallel == limit == config.core.migration_max_parallel
+        assert sources(config)[name] == (limit, f"as {shared}")
+    for own in (0, 5):
+        config = load(file, settings=[f"{name}={own}"])
+        assert config.core.replication_max_parallel == own
+        assert config.core.migration_max_parallel == 40
+        assert sources(config)[name] == (own, f"flag --set {name}")
+    alone = load(settings=[f"{name}=7"]).core
+    assert (alone.replication_max_parallel, alone.migration_max_parallel) == (7, 10)
+
+
 def test_key_and_its_alias_in_one_file(tmp_path: Path) -> None:
     """Goal: a file that says one thing twice is refused, not silently decided."""
     file = write(

@@ -58,7 +58,7 @@ class Key(msgspec.Struct, frozen=True):
     optional: bool = False
     """The field may be None, which is its default."""
     shared: str = ""
-    """For a key of maps: the key of the cluster that holds for maps which say nothing."""
+    """The key of the cluster whose value holds where this one is not given."""
 
     @property
     def default(self) -> Value:
@@ -519,14 +519,17 @@ _REPLICATION = (
         86_400,
         "hazelcast.partition.backup.sync.interval",
     ),
-    _integer(
+    Key(
         "replication.max_parallel",
+        Kind.INTEGER,
         "core",
         "replication_max_parallel",
-        "Backup repairs a member takes part in at once; 0 switches repair off",
+        "Backup repairs a member takes part in at once, as many as migrations unless given; 0 "
+        "switches repair off",
         0,
         1_000,
-        "hazelcast.partition.max.parallel.replications",
+        alias="hazelcast.partition.max.parallel.replications",
+        shared="migration.max_parallel",
     ),
     _integer(
         "replication.unacknowledged_max",

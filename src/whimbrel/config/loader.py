@@ -96,19 +96,19 @@ class _Work:
         """The effective value of a key, its default when nobody gave one."""
         if name in self.taken:
             return self.taken[name].value
-        if name in BY_NAME:
-            return BY_NAME[name].default
         shared = self._shared(name)
         if shared in self.taken or shared in BY_NAME:
             return self.value(shared)
-        return MAP_BY_NAME[name.rpartition(".")[2]].default
+        return (BY_NAME.get(name) or MAP_BY_NAME[name.rpartition(".")[2]]).default
 
     def _shared(self, name: str) -> str:
-        """The key that holds for a map which does not set this one: default's, then the cluster's.
+        """The key whose value holds where this one is not given; empty when there is none.
 
-        What a map pattern leaves open is as for all other maps, so that a pattern that only
-        sets a lifetime does not silently lower the number of backups.
+        What a map pattern leaves open is as for all other maps, then as for the cluster, so that a
+        pattern that only sets a lifetime does not silently lower the number of backups.
         """
+        if name in BY_NAME:
+            return BY_NAME[name].shared
         leaf = name.rpartition(".")[2]
         of_default = f"map.default.{leaf}"
         return of_default if of_default in self.taken else MAP_BY_NAME[leaf].shared
@@ -117,7 +117,7 @@ class _Work:
         """Where the effective value comes from."""
         if name in self.taken:
             return self.taken[name].source
-        shared = self._shared(name) if name.startswith("map.") else ""
+        shared = self._shared(name)
         return f"as {shared}" if shared in self.taken else "default"
 
     def sound(self, *names: str) -> bool:
@@ -466,7 +466,7 @@ def _build(work: _Work) -> Config:
     entries: list[Entry] = []
     for key in KEYS:
         entries.append(Entry(key.name, work.value(key.name), work.source(key.name)))
-        if key.name in work.taken:
+        if key.name in work.taken or key.shared in work.taken:
             fields[key.section][key.field] = _field_value(key, work.value(key.name))
     maps: list[MapSettings] = []
     for pattern in dict.fromkeys(("default", *work.patterns)):

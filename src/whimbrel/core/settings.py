@@ -83,7 +83,9 @@ class CoreSettings(msgspec.Struct, frozen=True):
 
     backup_sync_interval_us: int = 30_000_000
     replication_max_parallel: int = 10
-    """Sync permits of a member, requests and answers together (AE-14); 0 switches it off."""
+    """Sync permits of a member, requests and answers together (AE-14); 0 switches it off.
+
+    A configuration that sets ``migration.max_parallel`` alone sets this one, too."""
     unacknowledged_backups_max: int = 200_000
     """Backup operations in flight to one member before writes are refused as overloaded."""
     backup_timeout_us: int = 10_000_000
