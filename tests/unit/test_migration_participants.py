@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.unit.migration_net import NO_VECTOR, SECOND, SETTINGS, Net, wish
 
+from whimbrel.core.events import Moment
 from whimbrel.core.ids import MemberId, Namespace, PartitionId
 from whimbrel.core.messages import (
     FragmentAnswered,
@@ -16,7 +17,9 @@ from whimbrel.core.messages import (
     MigrationCommitRequested,
     MigrationDataAnswered,
     MigrationRequested,
+    PromotionAnswered,
     PromotionRequested,
+    TablePublished,
 )
 from whimbrel.core.migration.repair import image_of, promotion_step
 from whimbrel.core.model import MigrationInfo, RowState, Verdict
@@ -219,14 +222,10 @@ def test_commit_by_versions(desk: Desk) -> None:
     """PIM-10, ADL-18, bug 3: final = local yes; final < local no; initial wrong no; else match."""
     right = desk.migration()
     c = desk.net.nodes["c"]
-    assert refused(desk.tell("c", "m", commit(right)), "not active")
-    desk.tell("c", "a", fragment(right, 0))
-    desk.tell("c", "a", fragment(right, 1))
-    assert refused(desk.tell("c", "m", commit(right)), "not received everything")
-    desk.tell("c", "a", fragment(right, 2, last=True))
-    assert refused(desk.tell("c", "m", MigrationCommitRequested(right, ())), "only a successful")
+    for sequence in range(3):
+        desk.tell("c", "a", fragment(right, sequence, last=sequence == 2))
     assert desk.tell("c", "b", commit(right)) == []
-    ahead = msgspec.structs.replace(right, initial_version=right.initial_version + 5)
+    ahead = msgspec.structs.replace(right, id="m9", initial_version=right.initial_version + 5)
     assert refused(desk.tell("c", "m", commit(ahead)), "partition version is")
     yes: list[Message] = [MigrationCommitAnswered("m1", True, "")]
     assert desk.tell("c", "m", commit(right)) == yes
@@ -237,6 +236,40 @@ def test_commit_by_versions(desk: Desk) -> None:
     assert refused(desk.tell("c", "m", commit(older)), "already")
     assert c.room.table.row(P0)[0] == "c"
     assert [m.id for m in c.room.completed_migrations()] == ["m1"]
+
+
+@pytest.mark.parametrize(
+    ("before", "late", "words"),
+    [
+        ((), (0, 1, 2), "not active"),
+        ((), (0,), "not active"),
+        ((0, 1), (2,), "not received everything"),
+    ],
+)
+def test_a_destination_that_says_no_never_commits(
+    desk: Desk, before: tuple[int, ...], late: tuple[int, ...], words: str
+) -> None:
+    """ADL-18, PIM-10: its master decides by the answer, so no is for good: whatever comes late, the
+    rest of the data and the same request once more, it is not committed; the verdict ends it.
+    """
+    right = desk.migration()
+    c = desk.net.nodes["c"]
+    messages = [fragment(right, sequence, last=sequence == 2) for sequence in range(3)]
+    for sequence in before:
+        desk.tell("c", "a", messages[sequence])
+    assert refused(desk.tell("c", "m", commit(right)), words)
+    for sequence in late:
+        assert desk.tell("c", "a", messages[sequence]) == ok(sequence, right)
+    assert refused(desk.tell("c", "m", commit(right)), "refused")
+    assert c.room.table.version(P0) == right.initial_version
+    assert not c.room.completed_migrations()
+    failed = right.with_verdict(Verdict.FAILED)
+    again = msgspec.structs.replace(right, id="m2", initial_version=failed.final_version)
+    for sequence in range(3):
+        carried = () if sequence else (failed,)
+        desk.tell("c", "a", fragment(again, sequence, last=sequence == 2, completed=carried))
+    assert c.host.rolled_back == 1
+    assert desk.tell("c", "m", commit(again)) == [MigrationCommitAnswered("m2", True, "")]
 
 
 def test_a_damaged_fragment_ends_the_copy_and_never_commits(desk: Desk) -> None:
@@ -277,6 +310,36 @@ def test_a_row_that_moved_on_ends_an_open_migration(desk: Desk) -> None:
 
 
 # -- promotion ----------------------------------------------------------------------------
+
+
+def test_a_promotion_that_is_known_already_changes_nothing(desk: Desk) -> None:
+    """PIM-11: the same commit again, and late, when everybody has heard of it, is answered yes; no
+    version rises, no data is touched, services are told nothing, nothing is kept anew.
+    """
+    b = desk.net.nodes["b"]
+    told: list[Moment] = []
+    b.room.set_hook(lambda moment, _event: told.append(moment))
+    row = row_from([None, MemberId("b")])
+    step, version = promotion_step(row), b.room.table.version(P0) + 1
+    assert step is not None
+    promotion = MigrationInfo("p1", P0, step, MemberId("m"), version, Verdict.SUCCESS)
+    image = image_of(1, [RowState(P0, promotion.final_version, step.apply(row))])
+    request = PromotionRequested(1, (promotion,), image)
+    yes: list[Message] = [PromotionAnswered(1, True, "")]
+    assert desk.tell("b", "m", request) == yes
+    assert told == [Moment.BEFORE, Moment.COMMIT] and b.room.table.row(P0)[0] == "b"
+    before = list(b.host.calls), list(told), list(b.room.table.versions)
+    assert desk.tell("b", "m", request) == yes
+    assert [m.id for m in b.room.completed_migrations()] == ["p1"]
+    number = 10**9
+    empty = image_of(1, [])
+    heard = b.room._subscriber._heard
+    desk.tell("b", "m", TablePublished(number, empty, (promotion,), False, heard))
+    desk.tell("b", "m", TablePublished(number + 1, empty, (), False, number, floor=number))
+    assert not b.room.completed_migrations()
+    assert desk.tell("b", "m", request) == yes
+    assert not b.room.completed_migrations(), "everybody knows it"
+    assert (list(b.host.calls), list(told), list(b.room.table.versions)) == before
 
 
 def test_promotions_are_skipped_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

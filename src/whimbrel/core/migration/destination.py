@@ -8,7 +8,7 @@ is decided, unless it leaves the cluster before the answer arrives.
 from __future__ import annotations
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId
+from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
     FragmentAnswered,
     FragmentSent,
@@ -54,6 +54,9 @@ class DestinationSide:
         self._keeper = keeper
         self._subscriber = subscriber
         self._mail = mail
+        self._refused: dict[PartitionId, str] = {}
+        """Of each partition, the last migration whose commit was refused: its master takes that for
+        the verdict, so whatever arrives later it is never committed here (ADL-18)."""
 
     # -- fragments ------------------------------------------------------------------------
 
@@ -110,14 +113,16 @@ class DestinationSide:
     # -- commit ---------------------------------------------------------------------------
 
     def commit_requested(self, sender: MemberId, message: MigrationCommitRequested) -> None:
-        """Commit before everybody else, exactly once (ADL-16, ADL-18, PIM-10)."""
+        """Commit before everybody else and once, or refuse for good (ADL-16, ADL-18, PIM-10)."""
         migration = message.migration
         if sender != self._ctx.master or migration.master != sender:
             self._ctx.note("migration.foreign_commit", "warning", sender=sender)
             return
         self._keeper.apply_carried(migration.partition_id, message.completed)
         reason = self._commit(migration)
-        if not reason and sender != self._ctx.id:
+        if reason:
+            self._refused[migration.partition_id] = migration.id
+        elif sender != self._ctx.id:
             self._subscriber.remember(migration)
         answer = MigrationCommitAnswered(migration.id, not reason, reason)
         self._mail.post(sender, answer)
@@ -134,6 +139,8 @@ class DestinationSide:
             return f"the partition version is already {local}"
         if local != migration.initial_version:
             return f"the partition version is {local}, not {migration.initial_version}"
+        if self._refused.get(pid) == migration.id:
+            return "its commit has been refused"
         incoming = self._keeper.find(migration.id, pid)
         if not isinstance(incoming, Incoming):
             return "the migration is not active at its destination"
@@ -156,9 +163,9 @@ class DestinationSide:
         table = self._keeper.table
         rows = list(table.rows_of(message.image))
         table.take_losses(message.image.losses)
-        for row in rows:
-            self._keeper.apply_row(row)
+        taken = {row.partition_id: None for row in rows if self._keeper.apply_row(row)}
         if sender != self._ctx.id:
             for migration in message.migrations:
-                self._subscriber.remember(migration)
+                if migration.partition_id in taken:
+                    self._subscriber.remember(migration)
         self._mail.post(sender, PromotionAnswered(message.batch, True, ""))
