@@ -120,6 +120,34 @@ def test_a_member_keeps_what_the_last_message_says_it_must() -> None:
     assert [m.id for m in b.room.completed_migrations()] == ["m2"]
 
 
+@pytest.mark.parametrize(("parts", "missing"), [(1, None), (3, None), (3, 0), (3, 1)])
+def test_a_whole_table_tells_all_that_is_to_be_kept(parts: int, missing: int | None) -> None:
+    """ADL-26: list {1,2,3}, one committed here, then a table with {3,4}: {3,4} are kept, also when
+    it comes in parts. With a part missing nothing is forgotten.
+    """
+    net = grown("abcd")
+    b = net.nodes["b"]
+    number, heard = 10**9, b.room._subscriber._heard
+    done = [copy_of(b, pid, "x", pid) for pid in range(6)]
+    tell(net, "b", "a", TablePublished(number, NOTHING, tuple(done[1:4]), False, heard, 0))
+    b.room._subscriber.remember(done[5])
+    for part in range(parts):
+        is_last = part == parts - 1
+        number += 1
+        message = TablePublished(
+            number,
+            NOTHING,
+            tuple(done[3:5]) if is_last else (),
+            whole=part == 0,
+            after=number - 1 if part else 0,
+            more=not is_last,
+        )
+        if part != missing:
+            tell(net, "b", "a", message)
+    kept = [m.id for m in b.room.completed_migrations()]
+    assert kept == (["m3", "m4"] if missing is None else ["m1", "m2", "m3", "m4", "m5"])
+
+
 def test_a_member_keeps_no_more_than_the_master() -> None:
     """ADL-25, inv P8: what the master's log has dropped from the middle of a publication goes,
     oldest first, although other migrations of that publication are still to be kept.

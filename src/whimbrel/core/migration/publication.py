@@ -422,6 +422,8 @@ class Subscriber:
         self._publisher: MemberInfo | None = None
         self._heard = 0
         self._floor = 0
+        self._part = 0
+        """Publication of the last part taken of a whole table of which more is to come, else 0."""
         self._completed: dict[str, tuple[int, MigrationInfo]] = {}
         """Published ones by id, with the number of the publication."""
         self._own: dict[str, MigrationInfo] = {}
@@ -438,6 +440,7 @@ class Subscriber:
         self._publisher = None
         self._heard = 0
         self._floor = 0
+        self._part = 0
         self._completed.clear()
         self._own.clear()
 
@@ -475,7 +478,7 @@ class Subscriber:
         for item in missed:
             if self._keeper.table.version(item.partition_id) < item.final_version:
                 in_step = False
-        self._keep(message)
+        self._keep(message, self._ends_whole_table(message))
         if in_step:
             self._heard = max(self._heard, message.publication)
         if message.more:
@@ -483,11 +486,23 @@ class Subscriber:
         stamp = self._keeper.table.stamp if message.whole else 0
         self._ctx.send(sender, PublicationAnswered(message.publication, in_step, stamp))
 
-    def _keep(self, message: TablePublished) -> None:
-        """Keep what this message carries, drop what everybody knows (ADL-25, ADL-26)."""
+    def _ends_whole_table(self, message: TablePublished) -> bool:
+        """Whether a message is the last part of a whole table of which no part is missing here."""
+        if not message.whole and not 0 < message.after == self._part:
+            return False
+        self._part = message.publication if message.more else 0
+        return not message.more
+
+    def _keep(self, message: TablePublished, is_all: bool) -> None:
+        """Keep what this message carries, drop what everybody knows (ADL-25, ADL-26).
+
+        Args:
+            message: With the finished migrations that it tells.
+            is_all: Whether there are no others that somebody may not know.
+        """
         if message.publication < self._heard:
             return  # a repeat that newer ones have overtaken
-        if message.whole and not message.more:
+        if is_all:
             self._completed.clear()
             self._own.clear()
         for item in message.completed:
