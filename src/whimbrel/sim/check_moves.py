@@ -19,7 +19,7 @@ from whimbrel.core.events import (
     PartitionMigrationEvent,
     ReplicaMigrated,
 )
-from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, index_in
+from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import FragmentSent
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.sim.bug import replace
@@ -37,7 +37,7 @@ class HookOrder(Checker):
     """P13: every member's services, by the hook that the migration room offers."""
 
     rule = "P13"
-    sentence = "services hear before, then the table changes, then commit or rollback, once each"
+    sentence = "services hear before any change of an index, then commit or rollback, once each"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -65,6 +65,13 @@ class HookOrder(Checker):
             self.fail(f"{what} does not end what was told before", host.name)
         if moment is Moment.COMMIT and index != event.new_replica_index:
             self.fail(f"{what}, its index is {index}", host.name)
+
+    def row(self, host: Host, pid: PartitionId, before: Row, after: Row, version: int) -> None:
+        """T: whatever changes the index, services are waiting for its end."""
+        index, index_after = index_in(before, host.info.id), index_in(after, host.info.id)
+        event = self._open[host.name].get(pid)
+        if index != index_after and (event is None or event.new_replica_index != index_after):
+            self.fail(f"p{pid} {index}>{index_after} was not told", host.name)
 
     def quiet(self) -> None:
         """Q: nothing is begun and not ended."""

@@ -148,15 +148,7 @@ class TableKeeper:
         """
         before = self.table.row(pid)
         active = self.active.pop(pid, None)
-        event = None
-        if self.hook is not None:
-            if active is not None:
-                event = self._event(active)
-            else:
-                mine = index_in(before, self._ctx.id), index_in(row, self._ctx.id)
-                event = event_of_row(pid, *mine)
-                if event is not None:
-                    self.hook(Moment.BEFORE, event)
+        event, moment = self._announce(pid, before, row, active, committed)
         self.table.set_row(pid, row, version)
         self.changed[pid] = None
         try:
@@ -165,13 +157,44 @@ class TableKeeper:
                 self._host.rollback_destination(active.migration)
             self._host.row_changed(pid, before, row, version)
             if self.hook is not None and event is not None:
-                is_done = active is None or active.migration.id == committed
-                self.hook(Moment.COMMIT if is_done else Moment.ROLLBACK, event)
+                self.hook(moment, event)
         finally:
             # Whatever a handler does, writes must not wait for ever (bugs 19 and 38).
             if active is not None and active.role is Role.SOURCE:
                 self._host.end_source(pid)
                 self._ctx.emit(PartitionReleased(pid))
+
+    def _announce(
+        self,
+        pid: PartitionId,
+        before: Row,
+        after: Row,
+        active: ActiveMigration | None,
+        committed: str,
+    ) -> tuple[PartitionMigrationEvent | None, Moment]:
+        """Tell services what is about to change for us here, if they do not know (ADL-72).
+
+        A row that has moved on tells no verdict. Where it gives us the index that the migration
+        leads to, services see its commit; where it gives another one, the migration is over first
+        and the change is one of its own.
+
+        Returns:
+            What they must be told when it has changed, and how it ended.
+        """
+        if self.hook is None:
+            return None, Moment.COMMIT
+        now, then = index_in(before, self._ctx.id), index_in(after, self._ctx.id)
+        if active is not None:
+            event = self._event(active)
+            if active.migration.id == committed or now != then == event.new_replica_index:
+                return event, Moment.COMMIT
+            if now == then:
+                return event, Moment.ROLLBACK
+            self.hook(Moment.ROLLBACK, event)
+        change = event_of_row(pid, now, then)
+        if change is not None:
+            self.hook(Moment.BEFORE, change)
+        return change, Moment.COMMIT
 
     def _event(self, active: ActiveMigration) -> PartitionMigrationEvent:
         is_source = active.role is Role.SOURCE
