@@ -96,21 +96,34 @@ class OnePrimary(Checker):
                 f"p{pid} at version {version}, while {other} accepted at {newest[0]}", host.name
             )
         else:
-            self._measure(host, pid, self.world.now_us - newest[2])
+            self._measure(host, pid, newest[2])
 
-    def _measure(self, host: Host, pid: PartitionId, span_us: int) -> None:
+    def _measure(self, host: Host, pid: PartitionId, since_us: int) -> None:
         """A stale primary that has not heard took a write: for how long may it do so?
 
-        The span from the first write that the new primary took is the window that the promise
-        table names; whoever has woken hears within a heartbeat interval, or is refused by every
-        backup. The bound is stated generously: detection by the others and one round of claims.
+        That is the window that the promise table names: since the new primary took its first write,
+        or since the old one woke when it slept at that moment.
         """
-        world, settings = self.world, self.world.plan.settings
+        world = self.world
         world.sometimes(STALE_WRITE)
+        woken_us = host.woken_us or 0
+        span_us = world.now_us - max(since_us, woken_us)
         world.stale_window_us = max(world.stale_window_us, span_us)
-        bound_us = 3 * settings.heartbeat_timeout_us + 2 * settings.claim_timeout_us
+        bound_us = self._woken_bound_us() if woken_us > since_us else world.plan.one_way_bound_us
         if span_us > bound_us and not world.plan.profile.split:
             self.fail(f"p{pid}: stale for {span_us / 1e6:.1f} s", host.name)
+
+    def _woken_bound_us(self) -> int:
+        """Until a member that has woken hears that it was removed: it says at once that it lives.
+
+        The others answer each stranger once in a heartbeat interval. Where paths are clogged or cut
+        for less than the time-out, the answer takes that much longer.
+        """
+        plan, faults = self.world.plan, self.world.fault_counts
+        bound_us = plan.settings.heartbeat_interval_us + plan.timer_late_us + plan.round_trip_us
+        if any(faults.get(verb) for verb in STALENESS if verb != "pause"):
+            bound_us += plan.settings.heartbeat_timeout_us
+        return bound_us
 
     def _may_be_stale(self) -> bool:
         """Whether the faults of this run can leave a primary that has not heard."""

@@ -91,6 +91,8 @@ class Host:
         self.is_silent = False
         """The machine is gone without a word: no refusal, no reset (power failure)."""
         self.is_paused = False
+        self.woken_us: int | None = None
+        """When this process last went on after a pause."""
         self.is_leaving = False
         self.is_draining = False
         """Ordered to become lite; its copies are being moved away."""
@@ -121,6 +123,7 @@ class Host:
         world = self.world
         self.incarnation += 1
         self.is_up, self.is_silent, self.is_paused = True, False, False
+        self.woken_us = None
         self.is_leaving = self.joined = self.is_draining = False
         self.lite = self.starts_lite
         self.exit_status = None
@@ -194,6 +197,7 @@ class Host:
         if not self.is_paused:
             return
         self.is_paused = False
+        self.woken_us = self.world.now_us
         waiting = list(self._backlog)
         self._backlog.clear()
         if self._jitter(2):

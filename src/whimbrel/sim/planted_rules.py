@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from whimbrel.core.ids import REPLICA_SLOTS, MemberId, PartitionId, Row
-from whimbrel.core.messages import ReplicaVersions, TableImage
+from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId, Row
+from whimbrel.core.messages import ReplicaVersions, SuspicionTold, TableImage
 from whimbrel.core.model import MemberList
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.engine import Engine
@@ -46,6 +46,18 @@ def backup_takes_writes(engine: Engine) -> None:
         partition.is_primary = partition.writable = False
 
     replace(server.forwarding, "route", take)
+
+
+def removal_not_believed(engine: Engine) -> None:
+    """A member that has woken from a pause does not believe that it was removed."""
+    strangers = engine.member.membership.strangers
+    on_told = strangers.on_told
+
+    def sceptical(sender: MemberId, address: Address, told: SuspicionTold) -> None:
+        if not strangers._heartbeats.was_paused():
+            on_told(sender, address, told)
+
+    replace(strangers, "on_told", sceptical)
 
 
 def newcomers_stay_empty(engine: Engine) -> None:
@@ -201,6 +213,7 @@ def losses_of_rows_only(engine: Engine) -> None:
 RULE_BUGS: tuple[Bug, ...] = (
     Bug(lists_not_told, "clients keep an old list", "kill", ("C2",)),
     Bug(backup_takes_writes, "a backup takes writes", "kill", ("P3",)),
+    Bug(removal_not_believed, "a woken primary goes on", "nap", ("P3",)),
     Bug(newcomers_stay_empty, "a newcomer gets nothing", "kill", ("P10",)),
     Bug(restless_plans, "plans without end", "kill", ("L4",)),
     Bug(silent_kept, "a silent member stays", "oneway", ("L5",)),
