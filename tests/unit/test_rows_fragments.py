@@ -29,6 +29,7 @@ from whimbrel.core.messages import (
     Vector,
 )
 from whimbrel.core.model import MigrationKind
+from whimbrel.core.replication.fragments import MESSAGE_ENTRIES_MAX, PART_ENTRIES
 from whimbrel.core.structures.map_store import CHUNK_ENTRIES_MAX
 from whimbrel.wire.links import decode_message, encode_message
 
@@ -88,6 +89,42 @@ def test_each_namespace_travels_in_parts_of_its_own(seed: int) -> None:
             assert len(messages) == 1
         elif sum(sizes.values()) > 60:
             assert len(messages) > 1
+
+
+@pytest.mark.parametrize(("maps", "entries"), [(2, 3), (600, 1), (30, 300), (400, 5)])
+def test_small_namespaces_share_a_message_within_bounds(maps: int, entries: int) -> None:
+    """GCM-37, GCM-42, GCM-43: a deviation (docs/design/0004): small maps travel in parts of their
+    own in one message, as many as cost no more time than one large map's; each is whole at its end.
+    """
+    net = Net("abc")
+    net.set_row(0, "a", 5)
+    for number in range(maps):
+        for one in range(entries):
+            net.put(f"map{number}", one, "")
+    messages = exported(net, 262_144)
+    assert (len(messages) == 1) == (maps * (entries + PART_ENTRIES) <= MESSAGE_ENTRIES_MAX)
+    for parts in messages:
+        assert all(part.first and part.last for part in parts)
+        assert (len(parts) - 1) * (entries + PART_ENTRIES) < MESSAGE_ENTRIES_MAX
+    namespaces = [part.namespace for parts in messages for part in parts]
+    assert sorted(namespaces) == sorted(f"map/map{number}" for number in range(maps))
+
+
+def test_comparisons_travel_within_the_same_bounds() -> None:
+    """GCM-42: a replica that changes its role is compared, many maps in several messages."""
+    net = Net("abc")
+    net.set_row(0, "abc", 5)
+    for number in range(300):
+        net.put(f"map{number}", 0, "")
+    net.pump()
+    step = migration(MigrationKind.SHIFT_UP, "b", 5, new=0, current=1)
+    export = net["a"].plane.open_export(step)
+    sizes, last = [], False
+    while not last:
+        parts, last = export.next_parts(262_144)
+        assert all(not part.first and not part.data for part in parts)
+        sizes.append(len(parts))
+    assert sum(sizes) == 300 and max(sizes) * PART_ENTRIES <= MESSAGE_ENTRIES_MAX
 
 
 def test_a_chunk_ends_after_so_many_entries() -> None:

@@ -8,6 +8,7 @@ fragments, so the shared namespace of AE-18 has no member here.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,6 +42,12 @@ if TYPE_CHECKING:
 
 KEYS_TAKEN = 50_000
 """Keys of a fragment that are listed in one step, less than a millisecond."""
+MESSAGE_ENTRIES_MAX = 1_000
+"""A message with so many entries gets no further fragment: small entries cost time, not bytes."""
+PART_ENTRIES = 8
+"""A fragment of its own costs its receiver as much time as so many entries, ..."""
+PART_BYTES = 100
+"""... and about so many bytes beside its data."""
 
 
 class Store(Protocol):
@@ -407,7 +414,7 @@ class FragmentExport:
         in_one: bool = False,
     ) -> None:
         self._queue = list(copied)
-        self._verified = list(verified)
+        self._verified = deque(verified)
         self._drains = list(drains)
         self._polls_left = polls_max
         self._in_one = in_one
@@ -424,10 +431,11 @@ class FragmentExport:
         An empty answer that is not the last means: ask again, backups are still under way.
         """
         parts: list[FragmentPart] = []
-        budget = bytes_max
-        while self._current < len(self._queue) and (budget > 0 or self._in_one):
-            part = self._next_part(bytes_max if self._in_one else budget)
-            budget -= len(part.data) + 1
+        budget, entries = bytes_max, 0
+        while self._current < len(self._queue) and (self._in_one or _has_room(budget, entries)):
+            part, taken = self._next_part(bytes_max if self._in_one else budget)
+            budget -= len(part.data) + PART_BYTES
+            entries += taken + PART_ENTRIES
             parts.append(part)
             if not part.last and not self._in_one:
                 break
@@ -436,22 +444,25 @@ class FragmentExport:
         if not self._is_drained() and self._polls_left > 0:
             self._polls_left -= 1
             return tuple(parts), False
-        for fragment in self._verified:
-            vector = fragment.vector()
-            parts.append(self._part(fragment, vector, b"", first=False, last=True))
-        self._verified = []
-        self.done = True
-        return tuple(parts), True
+        while self._verified and (self._in_one or _has_room(budget, entries)):
+            fragment = self._verified.popleft()
+            parts.append(self._part(fragment, fragment.vector(), b"", first=False, last=True))
+            budget -= PART_BYTES
+            entries += PART_ENTRIES
+        self.done = not self._verified
+        return tuple(parts), self.done
 
-    def _next_part(self, budget: int) -> FragmentPart:
+    def _next_part(self, budget: int) -> tuple[FragmentPart, int]:
+        """The next piece of the fragment whose turn it is, and how many entries are in it."""
         fragment = self._queue[self._current]
         first = self._walk is None
         if self._walk is None:
             self._walk = _KeyWalk(fragment.store)
             self._keys = self._walk.take()
             self._vector = fragment.vector()
-        walk, vector = self._walk, self._vector
-        data, self._position = fragment.store.export_chunk(self._keys, self._position, budget)
+        walk, vector, begin = self._walk, self._vector, self._position
+        data, self._position = fragment.store.export_chunk(self._keys, begin, budget)
+        taken = self._position - begin
         if self._position >= len(self._keys):
             self._position = 0
             self._keys = [] if walk.is_over else walk.take()
@@ -459,7 +470,7 @@ class FragmentExport:
         if last:
             self._current += 1
             self._walk = None
-        return self._part(fragment, vector, data, first=first, last=last)
+        return self._part(fragment, vector, data, first=first, last=last), taken
 
     @staticmethod
     def _part(
@@ -482,6 +493,11 @@ class FragmentExport:
             if outbox.acknowledged < sequence
         ]
         return not self._drains
+
+
+def _has_room(budget: int, entries: int) -> bool:
+    """Whether a message with so many bytes left, and so many entries, takes another piece."""
+    return budget > 0 and entries < MESSAGE_ENTRIES_MAX
 
 
 class Staging:
