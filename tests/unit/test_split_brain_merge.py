@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.unit.engine_pump import Client, Error, Node, quick_settings
+from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 from tests.unit.split_pump import SplitPump, data, totals
 
 from whimbrel.core.effects import Stopped
@@ -401,6 +401,26 @@ def test_what_the_cluster_lost_with_a_removed_member_comes_back() -> None:
     assert handed_over(pump) == len(lost) + len(gone)
     assert sum(totals(pump, "m").values()) == len(gone)
     assert totals(pump, "alone")["added"] == len(lost)
+
+
+def test_the_latest_update_goes_by_the_writers_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M6, D10: ``LatestUpdate`` compares the wall clocks of the two primaries, and nothing else is
+    known across a split: a write whose member's clock is a minute ahead wins over one made later.
+    """
+    pump = make_pump()
+    name = "LatestUpdate"
+    _, _, one, other = split_cluster(pump, name)
+    true_ms = vars(Pump)["wall_ms"].fget
+    with monkeypatch.context() as ahead:
+        ahead.setattr(SplitPump, "wall_ms", property(lambda self: true_ms(self) + 60_000))
+        pump.put(other, name, "k0", "earlier, by a fast clock")
+    pump.put(other, name, "k1", "earlier")
+    pump.run(5)
+    for key in ("k0", "k1"):
+        pump.put(one, name, key, "later")
+    pump.heal_and_wait()
+    assert pump.get(one, name, "k0") == "earlier, by a fast clock"
+    assert pump.get(one, name, "k1") == "later"
 
 
 # -- policies -----------------------------------------------------------------------------
