@@ -241,6 +241,18 @@ def test_repairs_are_as_many_as_migrations_unless_given(tmp_path: Path) -> None:
     assert (alone.replication_max_parallel, alone.migration_max_parallel) == (7, 10)
 
 
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_an_interval_of_nothing_is_refused(tmp_path: Path, wrong: int) -> None:
+    """AE-12: an interval of zero or less is told, with the limits, and not taken for a second."""
+    alias = "hazelcast.partition.backup.sync.interval"
+    file = write(tmp_path, f'[properties]\n"{alias}" = {wrong}\n')
+    with pytest.raises(ConfigError, match=r"sync_interval_s must be between 0\.1 and 86400"):
+        load(file)
+    assert (
+        load(settings=["replication.sync_interval_s=5"]).core.backup_sync_interval_us == 5 * 10**6
+    )
+
+
 def test_key_and_its_alias_in_one_file(tmp_path: Path) -> None:
     """Goal: a file that says one thing twice is refused, not silently decided."""
     file = write(

@@ -148,6 +148,40 @@ def test_a_whole_table_tells_all_that_is_to_be_kept(parts: int, missing: int | N
     assert kept == (["m3", "m4"] if missing is None else ["m1", "m2", "m3", "m4", "m5"])
 
 
+def test_a_member_keeps_what_somebody_may_not_know() -> None:
+    """ADL-25, ADL-26: news carry only what is new, so a member keeps more than the last message: at
+    every moment all that the master has told it and still keeps. One member answers nothing for a
+    while, so that there is much; a new master would find it with any of the others.
+    """
+    net = grown("abcde", msgspec.structs.replace(SETTINGS, partition_count=60))
+    net.on_send = lambda sender, _to, m: (
+        "drop" if sender == "e" and isinstance(m, PublicationAnswered) else "deliver"
+    )
+    most = 0
+
+    def watch(_node: Node) -> None:
+        nonlocal most
+        log = net.master.room._loop.publisher._log
+        for node in net.live[1:]:
+            subscriber = node.room._subscriber
+            kept = {migration.id for migration in subscriber.completed}
+            told = [
+                news.migration.id
+                for news in log
+                if news.migration is not None and news.number <= subscriber._heard
+            ]
+            assert kept.issuperset(told), node.id
+            most = max(most, len(told))
+
+    net.after_step = watch
+    net.add("f")
+    net.run_for(3)
+    assert most > 5
+    net.on_send = lambda *_: "deliver"
+    net.settle()
+    net.check()
+
+
 def test_a_member_keeps_no_more_than_the_master() -> None:
     """ADL-25, inv P8: what the master's log has dropped from the middle of a publication goes,
     oldest first, although other migrations of that publication are still to be kept.
