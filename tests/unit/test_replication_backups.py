@@ -197,11 +197,15 @@ def test_a_backup_for_another_place_is_not_applied() -> None:
 
 
 def test_a_stale_primary_is_told() -> None:
-    """Decision 5: not the primary in our table and no newer version: the write fails, retryably."""
+    """Decision 5: not the primary in our table and no newer version: the write is refused, and
+    when its primary has heard why, its outcome is unknown.
+    """
     net = two()
     net.set_row(0, "ba", 4, only="b")
     reply = net.put("m", 1, "x")
     net.pump()
+    assert net["b"].plane.counters["backups_refused"] == 1 and reply.remaining == 1
+    net.set_row(0, "ba", 4, only="a")
     assert reply.failed == FAILED_STALE and net["a"].plane.completed == [reply]
     assert net["b"].content(0, "m") == {}
     assert not [m for _, _, m in net.log if isinstance(m, TableRequested)], "a is the master"
@@ -230,6 +234,8 @@ def test_a_refusal_is_not_lost_with_its_acknowledgement() -> None:
     net.cut("a", "b")
     net.mend("a", "b")
     net.pump()
+    assert net["b"].plane.counters["backups_refused"] == 1 and reply.remaining == 1
+    net.set_row(0, "ba", 4, only="a")
     assert reply.failed == FAILED_STALE
 
 

@@ -57,6 +57,7 @@ MIGRATION_MESSAGES: tuple[type[Message], ...] = (
 REPLICATION_MESSAGES: tuple[type[Message], ...] = (
     m.VersionsTold, m.SyncRequested, m.SyncSent, m.SyncAnswered, m.SyncRefused,
     m.RefillRequested, m.RefillSent, m.RefillAnswered, m.RefillRefused,
+    m.StandingRequested, m.StandingAnswered,
 )  # fmt: skip
 REGISTRY_MESSAGES: tuple[type[Message], ...] = (m.RegistryTold, m.RegistryAnswered)
 MERGING_MESSAGES: tuple[type[Message], ...] = (m.MergeRequested, m.MergeAnswered)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, ReplicaIndex
-from whimbrel.core.model import Loss, MemberInfo, MemberList, MigrationInfo
+from whimbrel.core.model import Loss, MemberInfo, MemberList, MigrationInfo, Standing
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -553,6 +553,24 @@ class RefillRefused(Message, frozen=True):
     has_none: bool
 
 
+class StandingRequested(Message, frozen=True):
+    """Former primary to a backup that has refused its write: are you in step with the new one?
+
+    ``primary_since`` is the version of the row that made that one the primary.
+    """
+
+    partition_id: PartitionId
+    primary_since: int
+
+
+class StandingAnswered(Message, frozen=True):
+    """The answer to one ``StandingRequested``."""
+
+    partition_id: PartitionId
+    primary_since: int
+    standing: Standing
+
+
 # -- merging after a split ----------------------------------------------------------------
 
 
@@ -669,6 +687,7 @@ ANY_MESSAGE = (
     | PromotionRequested | PromotionAnswered | FragmentSent | FragmentAnswered | VersionsTold
     | SyncRequested | SyncSent | SyncAnswered | SyncRefused
     | RefillRequested | RefillSent | RefillAnswered | RefillRefused
+    | StandingRequested | StandingAnswered
     | RegistryTold | RegistryAnswered | MergeRequested | MergeAnswered
     | QuestionAsked | QuestionAnswered
     | LegacyTablePublished | LegacyTableAnswered | LegacyVersionPublished

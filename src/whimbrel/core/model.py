@@ -207,6 +207,16 @@ class Step(msgspec.Struct, frozen=True):
         return tuple(slots)
 
 
+class Standing(enum.StrEnum):
+    """How a backup stands to the primary that came with a certain row."""
+
+    IN_STEP = "IN_STEP"
+    BEHIND = "BEHIND"
+    """Not known to have everything yet; to be asked again."""
+    OVERTAKEN = "OVERTAKEN"
+    """There has been another primary since; what that one lacked is gone."""
+
+
 class MigrationInfo(msgspec.Struct, frozen=True):
     """A migration: a step of one partition with its versions and its verdict (PIM-06)."""
 

@@ -16,7 +16,6 @@ from whimbrel.core.member import Member
 from whimbrel.core.merging.target import MergeWait
 from whimbrel.core.model import ClusterState, MemberList, members_came, members_left
 from whimbrel.core.replication.fragments import PartitionReplica
-from whimbrel.core.replication.outbox import FAILED_STALE
 from whimbrel.errors import (
     GridError,
     OverloadedError,
@@ -480,12 +479,9 @@ class Server:
                 owner.take(reply)
 
     def _fail_write(self, origin: Origin, correlation: int, reason: str) -> None:
-        if reason == FAILED_STALE:
-            text = "this member was no longer the primary when the write reached its backup"
-            self.fail(origin, correlation, codes.RETRYABLE, text)
-        else:
-            text = f"the write is done here but not on every backup: {reason}"
-            self.fail(origin, correlation, codes.INDETERMINATE, text)
+        """Whatever a backup said or did not say, the write is done here: others may have it too."""
+        text = f"the write is done here but not on every backup: {reason}"
+        self.fail(origin, correlation, codes.INDETERMINATE, text)
 
     def _release_backups(self, connection: Connection, correlation: int, count: int) -> None:
         """A client counts backups that will never tell it anything: tell it ourselves."""

@@ -34,6 +34,7 @@ from whimbrel.core.model import MemberList, MigrationInfo, members_came, members
 from whimbrel.core.ports import Export
 from whimbrel.core.replication.anti_entropy import AntiEntropy
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
+from whimbrel.core.replication.handover import HANDOVER, Handovers
 from whimbrel.core.replication.outbox import (
     ACKS,
     AcksRead,
@@ -119,6 +120,7 @@ class DataPlane:
         self.anti_entropy = AntiEntropy(self)
         self.roles = Roles(self)
         self.refills = Refills(self)
+        self.handovers = Handovers(self)
         self.on_seat_lost: Callable[[PartitionId, int], None] | None = None
         """Told of each partition that a returned primary serves again, and how many backups were
         lost: 0 when the hottest backup had the data, 6 when nobody had any (GCM-09)."""
@@ -386,7 +388,9 @@ class DataPlane:
         if acks.incarnation != outbox.incarnation:
             return
         for sequence, position, _ in acks.refusals:
-            outbox.refuse(sequence, position, self.completed)
+            reply = outbox.refuse(sequence, position)
+            if reply is not None:
+                self.handovers.refused(sender, reply)
         if acks.refusals:
             self._ask_for_table()
         if acks.sequence < outbox.acknowledged and acks.gap:
@@ -413,6 +417,7 @@ class DataPlane:
         before_us = self.ctx.now_us - self.ctx.settings.backup_timeout_us
         for outbox in self.outboxes.values():
             self.counters["backup_timeouts"] += outbox.expire(before_us, self.completed)
+        self.counters["backup_timeouts"] += self.handovers.expire(before_us)
 
     # -- backups in -----------------------------------------------------------------------
 
@@ -621,12 +626,14 @@ class DataPlane:
             if partition.is_primary and not partition.row_has_none_of(changed):
                 self.refresh_targets(partition)
         self.refills.members_changed()
+        self.handovers.members_changed()
         self.anti_entropy.start()
 
     def on_message(self, sender: MemberId, message: Message) -> None:
         """A message of the replication part of ``core.messages``."""
         self.anti_entropy.on_message(sender, message)
         self.refills.on_message(sender, message)
+        self.handovers.on_message(sender, message)
 
     def on_timer(self, key: str) -> None:
         """A timer whose key starts with ``replication.`` fired."""
@@ -634,6 +641,8 @@ class DataPlane:
             self.refills.on_timer()
         elif key == FREE:
             self.remains.on_timer()
+        elif key == HANDOVER:
+            self.handovers.on_timer()
         else:
             self.anti_entropy.on_timer(key)
 
@@ -650,10 +659,12 @@ class DataPlane:
     def begin_source(self, migration: MigrationInfo) -> None:
         """See ``ports.FragmentHost``."""
         self.partitions[migration.partition_id].set_migrating(True)
+        self.roles.begin_source(migration)
 
     def end_source(self, partition_id: PartitionId) -> None:
         """See ``ports.FragmentHost``; parked requests hear of it."""
         partition = self.partitions[partition_id]
+        self.roles.end_source(partition_id)
         if partition.migrating:
             partition.set_migrating(False)
             self.ctx.emit(PartitionReleased(partition_id))

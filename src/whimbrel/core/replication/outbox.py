@@ -39,6 +39,7 @@ _unpack_frame = FRAME.unpack_from
 _pack_acks = ACKS.pack
 
 FAILED_STALE = "stale primary"
+"""The partition went to another member, which may have the write or not."""
 FAILED_TIMEOUT = "backup timeout"
 _NEVER_DONE = -(1 << 40)
 CLOSED: Final = 1 << 62
@@ -50,7 +51,8 @@ class PendingReply(msgspec.Struct, eq=False, gc=False):
 
     Attributes:
         remaining: Acknowledgements still to come; 0 means that nothing needs to be waited for.
-        failed: Why it will not succeed (FAILED_STALE, FAILED_TIMEOUT), empty while it may.
+        failed: Why nobody can tell whether it succeeded (FAILED_STALE, FAILED_TIMEOUT), empty
+            while somebody may. The change itself is done here in any case.
         released: How many of the backups left or ceased to be backups before they acknowledged.
             They count as done; a backup-aware client must be told this many acknowledgements.
         owner: The serving layer's: whose reply it is.
@@ -221,17 +223,18 @@ class Outbox:
                         completed.append(reply)
         self.acknowledged = max(self.acknowledged, sequence)
 
-    def refuse(self, sequence: int, position: int, completed: list[PendingReply]) -> None:
-        """The receiver does not take us for the primary: that write fails (decision 5)."""
+    def refuse(self, sequence: int, position: int) -> PendingReply | None:
+        """The receiver does not take us for the primary: who waits for that write (decision 5).
+
+        No acknowledgement will come for it any more.
+        """
         for frame in self.frames:
-            if frame.sequence == sequence:
-                if position < len(frame.replies):
-                    reply = frame.replies[position]
-                    if reply is not None and reply.fail(FAILED_STALE):
-                        completed.append(reply)
-                return
-            if frame.sequence > sequence:
-                return
+            if frame.sequence == sequence and position < len(frame.replies):
+                reply, frame.replies[position] = frame.replies[position], None
+                return reply if reply is not None and reply.remaining > 0 else None
+            if frame.sequence >= sequence:
+                break
+        return None
 
     def request_again(self) -> None:
         """The receiver saw a gap: send what it has not acknowledged once more."""
@@ -244,15 +247,26 @@ class Outbox:
 
         The member left, or its replica was taken over by another that has got all the data.
         """
+        for reply in self._take_waiting(partition_id):
+            reply.released += 1
+            reply.remaining -= 1
+            if reply.remaining == 0:
+                completed.append(reply)
+
+    def disown(self, partition_id: int, completed: list[PendingReply]) -> None:
+        """Nobody can tell what became of the writes of a partition: their replies fail."""
+        waiting = self._take_waiting(partition_id)
+        completed.extend([reply for reply in waiting if reply.fail(FAILED_STALE)])
+
+    def _take_waiting(self, partition_id: int | None) -> list[PendingReply]:
+        """Take out the replies that wait for this member, of one partition or (None) of all."""
+        taken: list[PendingReply] = []
         for replies in [frame.replies for frame in self.frames] + [self.replies]:
             for position, reply in enumerate(replies):
-                if reply is None or partition_id not in (None, reply.partition_id):
-                    continue
-                replies[position] = None
-                reply.released += 1
-                reply.remaining -= 1
-                if reply.remaining == 0:
-                    completed.append(reply)
+                if reply is not None and partition_id in (None, reply.partition_id):
+                    replies[position] = None
+                    taken.append(reply)
+        return taken
 
     def close(self, completed: list[PendingReply]) -> None:
         """The member is gone: nothing is kept and nobody waits any longer."""

@@ -39,8 +39,27 @@ class Roles:
         self._plane = plane
         self._ctx = plane.ctx
         self._staged: dict[PartitionId, Staging] = {}
+        self._outgoing: dict[PartitionId, MigrationInfo] = {}
 
     # -- source ---------------------------------------------------------------------------
+
+    def begin_source(self, migration: MigrationInfo) -> None:
+        """Writes wait from now on: what is done by now goes along with the copy."""
+        self._outgoing[migration.partition_id] = migration
+
+    def end_source(self, partition_id: PartitionId) -> None:
+        """The migration is decided here; safe to call twice."""
+        self._outgoing.pop(partition_id, None)
+
+    def _is_handed_over(self, pid: PartitionId, before: Row, after: Row, version: int) -> bool:
+        """Whether a row is the success of the migration that makes another member the primary.
+
+        Only that success can have made this version (ADL-24): the new primary has our copy.
+        """
+        migration = self._outgoing.get(pid)
+        if migration is None or version != migration.final_version:
+            return False
+        return migration.step.apply(before) == after
 
     def copy_bytes(self, migration: MigrationInfo) -> int:
         """About how many bytes an export would copy: keys and values."""
@@ -148,8 +167,12 @@ class Roles:
             self._take_over(partition, promoted=was > 0 and not installed)
         plane.anti_entropy.role_taken(partition)
         plane.refresh_targets(partition)
+        if was_primary and not partition.is_primary:
+            planned = self._is_handed_over(partition_id, before, after, version)
+            plane.handovers.primary_lost(partition, planned=planned)
         if was_primary:
             self._release_former(partition, former_backups)
+        plane.handovers.row_changed(partition)
         plane.anti_entropy.start()
 
     def _install(self, partition: PartitionReplica) -> bool:
@@ -199,12 +222,19 @@ class Roles:
 
         One that stays a backup is waited for even when we are the primary no longer: the new
         primary has the write, but a second copy is what the client is waiting for. If the write
-        reaches that backup too late it is refused, and the reply fails.
+        reaches that backup too late it is refused (``handover``). Where no planned move explains
+        that we are not the primary, a successor may have it or not.
         """
+        plane = self._plane
+        is_known = partition.is_primary or plane.handovers.is_planned(partition.pid)
         for member in former:
-            outbox = self._plane.outboxes.get(member)
-            if outbox is not None and member not in partition.row[1:]:
-                outbox.release(partition.pid, self._plane.completed)
+            outbox = plane.outboxes.get(member)
+            if outbox is None or member in partition.row[1:]:
+                continue
+            if is_known:
+                outbox.release(partition.pid, plane.completed)
+            else:
+                outbox.disown(partition.pid, plane.completed)
 
     def staged_index(self, partition_id: PartitionId) -> ReplicaIndex:
         """The index that a migration in progress leads us to, NO_INDEX without one."""
