@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.process.test_bad_input import metrics
 
 from whimbrel.testing import LocalCluster, local_cluster
 from whimbrel.testing.waiting import wait_until
@@ -115,6 +116,37 @@ def test_writes_survive_the_kill_of_a_member(victim: int) -> None:
         assert cluster.kill(victim) == -9
         judge(cluster, smart, single)
         assert cluster.members[victim].uuid not in member_ids(cluster, 1)
+
+
+def test_a_write_whose_primary_is_known_to_be_gone_goes_to_the_next() -> None:
+    """Goal: D1, R4: what never left a member has not failed, nor is its outcome unknown. Method:
+    the master stands still, so a member that is killed stays on the list; a client of the third
+    one, which has noticed that the connection broke, writes keys of the dead one meanwhile.
+    """
+    with local_cluster(3, settings=SETTINGS) as cluster:
+        cluster.wait_until_safe(PATIENCE_S)
+        survivor, victim = cluster.members[1:]
+        client = cluster.client(
+            cluster_members=[survivor.address],
+            smart_routing=False,
+            fail_on_indeterminate_operation_state=True,
+        )
+        entries = client.get_map("m")
+        for key in range(100):
+            entries.set(key, key).result()
+        cluster.pause(0)
+        assert cluster.kill(2) == -9
+
+        def noticed() -> tuple[bool, dict[str, float]]:
+            found = metrics(survivor)
+            return found["whimbrel_links_standing"] == 1, found
+
+        wait_until(noticed, PATIENCE_S, "the broken connection")
+        assert victim.uuid in member_ids(cluster, 1)
+        writes = {key: entries.put(key, -key) for key in range(100)}
+        cluster.resume(0)
+        assert {key: write.result() for key, write in writes.items()} == {n: n for n in range(100)}
+        assert entries.get_all(range(100)).result() == {key: -key for key in range(100)}
 
 
 def test_a_paused_member_is_expelled_and_comes_back_as_another() -> None:

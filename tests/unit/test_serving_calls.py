@@ -107,6 +107,44 @@ def test_a_lost_answer_is_sent_again() -> None:
     assert len(pair.wire[A]) == 1, "the first answer is known to have arrived"
 
 
+def test_calls_that_began_while_the_link_was_down_have_never_left() -> None:
+    """0013: when the member leaves, those are told from the others, which may have arrived. The
+    link may be down before there is any call, and what a restored link took may have arrived.
+    """
+    pair = Pair()
+    for token, event in (
+        ("before", pair.a.link_lost),
+        ("down", pair.a.link_lost),
+        ("failed", pair.a.link_restored),
+        ("restored", pair.a.link_lost),
+        ("down again", None),
+    ):
+        call = pair.a.start(B, ASK, token.encode(), token)
+        assert pair.a.was_sent(call) == (token in ("before", "restored"))
+        if event is not None:
+            event(B)
+    left = [(call.token, was_sent) for call, was_sent in pair.a.member_left(B)]
+    assert left == [
+        ("before", True),
+        ("down", True),
+        ("failed", True),
+        ("restored", True),
+        ("down again", False),
+    ]
+    pair.a.link_lost(B)
+    first = pair.a.start(B, ASK, b"x", "first of all")
+    assert not pair.a.was_sent(first)
+    assert [was_sent for _, was_sent in pair.a.member_left(B)] == [False]
+
+
+def test_a_member_that_comes_again_has_a_link_of_its_own() -> None:
+    """0013: that the link of the process before was down says nothing about this one's."""
+    pair = Pair()
+    pair.a.link_lost(B)
+    pair.a.member_came(B)
+    assert pair.a.was_sent(pair.a.start(B, ASK, b"x", "x"))
+
+
 def test_a_call_that_runs_is_not_started_again() -> None:
     """Goal: a repeat of a call under execution waits for its answer."""
     pair = Pair()
@@ -143,7 +181,7 @@ def test_a_departed_member_gives_its_calls_back() -> None:
     pair = Pair()
     pair.a.start(B, ASK, b"x", 1)
     pair.a.start(B, ASK, b"y", 2)
-    assert [call.token for call in pair.a.member_left(B)] == [1, 2]
+    assert [call.token for call, _ in pair.a.member_left(B)] == [1, 2]
     assert pair.a.member_left(B) == []
 
 

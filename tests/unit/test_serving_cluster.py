@@ -11,7 +11,13 @@ import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 
 from whimbrel.core.invariants import check_member
-from whimbrel.core.stimuli import LeaveWanted, StructuresChanged
+from whimbrel.core.stimuli import (
+    LeaveWanted,
+    LinkFailed,
+    LinkLost,
+    LinkRestored,
+    StructuresChanged,
+)
 from whimbrel.serving import parking as parking_module
 from whimbrel.serving import server as server_module
 from whimbrel.serving.calls import AGE_STEP_US, CALL_TIMEOUT_US
@@ -338,6 +344,57 @@ def test_a_request_forwarded_to_a_member_that_dies(trio: Pump) -> None:
     with pytest.raises(Error) as caught:
         client.answer(write)
     assert caught.value.code == 80
+
+
+@pytest.mark.parametrize("news", [LinkLost, LinkFailed])
+def test_a_request_that_never_left_waits_for_the_next_primary(
+    trio: Pump, news: type[LinkLost | LinkFailed]
+) -> None:
+    """0013: the primary died and its link is known to be down, but it is on the list still. What is
+    asked meanwhile is carried out by the next primary, once; what had left before stays unknown.
+    """
+    home, other = owner(trio, 3), next(n for n in trio.nodes if n is not owner(trio, 3))
+    client = trio.client(other)
+    put(client, 3, "v")
+    home.alive = False
+    early = client.ask("Map.put", 3, name="b1", **key_of(10), value=to_data(1), ttl=-1)
+    trio.settle()
+    other.engine.member.membership.on_link_failed = lambda member: None  # type: ignore[method-assign]
+    other.handle(news(home.id))
+    del other.engine.member.membership.on_link_failed
+    late = client.ask("Map.putIfAbsent", 3, name="b1", **key_of(17), value=to_data(2), ttl=-1)
+    old = client.ask("Map.put", 3, name="b1", **key_of(3), value=to_data("w"), ttl=-1)
+    clear = client.ask("Map.clear", name="b1 other")
+    trio.settle()
+    assert not client.messages
+    trio.kill(home)
+    assert client.answer(late) is None
+    assert client.answer(old) == to_data("v")
+    assert client.answer(clear) == {}
+    with pytest.raises(Error) as caught:
+        client.answer(early)
+    assert caught.value.code == 80
+    assert get(client, 17) == to_data(2)
+    trio.run(10)
+    check_all(trio)
+
+
+def test_a_request_that_cannot_leave_is_refused_in_the_end(trio: Pump) -> None:
+    """C1, 0013: the primary is on the list and the link to it stays down. After a while the client
+    hears that nothing has happened, and nothing happens later when the link stands again.
+    """
+    home, other = owner(trio, 3), next(n for n in trio.nodes if n is not owner(trio, 3))
+    client = trio.client(other)
+    other.handle(LinkLost(home.id))
+    write = client.ask("Map.put", 3, name="b1", **key_of(3), value=to_data(2), ttl=-1)
+    trio.queue.clear()
+    trio.run((CALL_TIMEOUT_US + AGE_STEP_US) // 1_000_000 + 1)
+    with pytest.raises(Error, match="was not sent") as caught:
+        client.answer(write, 0)
+    assert caught.value.code == 46
+    other.handle(LinkRestored(home.id))
+    trio.run(1)
+    assert get(client, 3) is None
 
 
 def test_a_forwarded_request_to_a_member_that_never_answers_ends(trio: Pump) -> None:

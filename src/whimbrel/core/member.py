@@ -98,6 +98,8 @@ class Member:
         self.on_view_changed: Callable[[MemberList, MemberList], None] | None = None
         self.on_state_changed: Callable[[ClusterState, ClusterState], None] | None = None
         """Told of the old and the new cluster state once the list with it is installed here."""
+        self.on_link_lost: Callable[[MemberId], None] | None = None
+        """Told that a link is down or could not be made; maybe again and again."""
         self.on_link_restored: Callable[[MemberId], None] | None = None
         self.on_registry_changed: Callable[[RegistryEntry, RegistryEntry | None], None] | None = (
             None
@@ -157,10 +159,12 @@ class Member:
             case TimerFired():
                 self._on_timer(stimulus.key, stimulus.generation)
             case LinkLost():
+                self._tell_link_lost(stimulus.member)
                 self.dataplane.link_lost(stimulus.member)
             case LinkRestored():
                 self._on_link_restored(stimulus.member)
             case LinkFailed():
+                self._tell_link_lost(stimulus.member)
                 self.membership.on_link_failed(stimulus.member)
             case AddressUnreachable():
                 self.membership.on_address_unreachable(stimulus.address)
@@ -230,6 +234,10 @@ class Member:
     def _on_timer(self, key: str, generation: int) -> None:
         if self.ctx.take_timer(key, generation):
             self._timers[key.partition(".")[0]](key)
+
+    def _tell_link_lost(self, member: MemberId) -> None:
+        if self.on_link_lost is not None:
+            self.on_link_lost(member)
 
     def _on_link_restored(self, member: MemberId) -> None:
         self.membership.on_link_restored(member)

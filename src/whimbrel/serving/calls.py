@@ -4,7 +4,8 @@ A call is a FORWARD or SCATTER frame and its reply. A broken connection loses an
 frames, so each side keeps what the other may not have: the caller its unanswered calls, the
 executing member its answers until the caller says that it has them. Both send them again after
 ``LinkRestored`` (docs/design/0001, "Links between members"). A call that arrives twice is executed
-once.
+once. Calls that began while the link was down are told apart by their numbers: should the member
+leave, those have had no effect for certain (docs/design/0013).
 
 Knows numbers and bytes; what a call means is its owner's affair.
 """
@@ -37,6 +38,8 @@ TELL_BYTES = 8 * 1024 * 1024
 
 _REQUEST = struct.Struct("<IQQ")
 """Incarnation of the caller, number of the call, lowest number it still waits for."""
+_ALL_SENT = 1 << 64
+"""Above all numbers of calls: the link is up, and whatever waits may have arrived."""
 _NO_CALL = 0
 """Number in a frame that carries no call, only the lowest number waited for."""
 _REPLY = struct.Struct("<IQ")
@@ -63,13 +66,24 @@ class Call:
 class _Outgoing:
     """Calls to one member."""
 
-    __slots__ = ("bytes", "kind", "marks", "next_number", "told_floor", "untold_bytes", "waiting")
+    __slots__ = (
+        "bytes",
+        "kind",
+        "marks",
+        "next_number",
+        "told_floor",
+        "unsent_from",
+        "untold_bytes",
+        "waiting",
+    )
 
     def __init__(self, first_number: int) -> None:
         self.next_number = first_number
         self.marks: deque[tuple[int, int]] = deque()
         """Moments (us), each with the number that the next call had then."""
         self.told_floor = first_number
+        self.unsent_from = _ALL_SENT
+        """Calls from this number on began while the link was down, so they have never left."""
         self.kind = 0
         self.waiting: dict[int, Call] = {}
         self.bytes = 0
@@ -107,6 +121,8 @@ class Calls:
         self._send = send
         self._outgoing: dict[MemberId, _Outgoing] = {}
         self._incoming: dict[MemberId, _Incoming] = {}
+        self._down: dict[MemberId, None] = {}
+        """Members whose link is down: what is sent to them is dropped until it stands again."""
         self._first_number = 1
         """Of the calls to a member that we had no calls to before, or that came back: greater than
         any number used to one that left. A process that starts again under the same identity may
@@ -133,6 +149,8 @@ class Calls:
         outgoing = self._outgoing.get(target)
         if outgoing is None:
             outgoing = self._outgoing[target] = _Outgoing(self._first_number)
+            if target in self._down:
+                outgoing.unsent_from = self._first_number
         waiting = outgoing.waiting
         if (
             waiting
@@ -305,6 +323,22 @@ class Calls:
 
     # -- links and members ----------------------------------------------------------------
 
+    def link_lost(self, peer: MemberId) -> None:
+        """The link to a member is down: calls that begin from now on stay here.
+
+        What was given to the shell before may have arrived, whenever the other side died.
+        """
+        if peer not in self._down:
+            self._down[peer] = None
+            outgoing = self._outgoing.get(peer)
+            if outgoing is not None:
+                outgoing.unsent_from = outgoing.next_number
+
+    def was_sent(self, call: Call) -> bool:
+        """Whether a call that waits may have arrived: it was given to a link that stood."""
+        outgoing = self._outgoing.get(call.target)
+        return outgoing is None or call.number < outgoing.unsent_from
+
     def link_restored(self, peer: MemberId) -> None:
         """Send again what the broken connection may have lost."""
         outgoing = self._outgoing.get(peer)
@@ -317,19 +351,29 @@ class Calls:
         """Send again the answers that a member may lack.
 
         A newcomer may call us before we have the list with it; there is no link back then, and
-        what we answered went nowhere.
+        what we answered went nowhere. The link is taken for standing: shells say when it is not.
         """
+        self._down.pop(peer, None)
+        outgoing = self._outgoing.get(peer)
+        if outgoing is not None:
+            outgoing.unsent_from = _ALL_SENT
         incoming = self._incoming.get(peer)
         if incoming is not None:
             for answer in incoming.answers.values():
                 if answer is not None:
                     self._send(peer, answer[0], answer[1])
 
-    def member_left(self, peer: MemberId) -> list[Call]:
-        """Forget a member; returns the calls that will never be answered."""
+    def member_left(self, peer: MemberId) -> list[tuple[Call, bool]]:
+        """Forget a member.
+
+        Returns:
+            The calls that will never be answered, each with whether it may have arrived.
+        """
         self._incoming.pop(peer, None)
+        self._down.pop(peer, None)
         outgoing = self._outgoing.pop(peer, None)
         if outgoing is None:
             return []
         self._first_number = max(self._first_number, outgoing.next_number)
-        return list(outgoing.waiting.values())
+        unsent_from = outgoing.unsent_from
+        return [(call, number < unsent_from) for number, call in outgoing.waiting.items()]

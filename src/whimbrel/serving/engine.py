@@ -76,6 +76,7 @@ class Engine:
         self.documents = Documents(self)
         self.member.on_question = self.questions.on_message
         self.member.on_view_changed = self._view_changed
+        self.member.on_link_lost = self.server.link_lost
         self.member.on_link_restored = self.server.link_restored
         self.member.on_registry_changed = self._registry_changed
 

@@ -3,8 +3,8 @@
 Every member forwards by partition id, because clients with one connection send everything to one
 member (facts/client-protocol, "Where requests arrive"). The identity of a forwarded request is the
 call that carries it (docs/design/0001, decision 9): it runs once however often it arrives. A
-request whose executing member dies is run again when that is harmless, else its outcome is
-indeterminate.
+request whose executing member dies is run again when that is harmless or when it never left here,
+else its outcome is indeterminate (docs/design/0013).
 """
 
 from __future__ import annotations
@@ -77,11 +77,10 @@ class Forwarding:
         """The executing member has answered."""
         self._server.answer(request, body)
 
-    def on_lost(self, call: Call, request: Request) -> None:
+    def on_lost(self, call: Call, request: Request, was_sent: bool) -> None:
         """The executing member left before it answered."""
         server = self._server
-        operation = server.partition_operations.get(request.type)
-        if operation is not None and operation.retryable:
+        if not was_sent or self._is_harmless(request):
             server.dispatch_request(request)
             return
         server.answer_error(
@@ -93,15 +92,23 @@ class Forwarding:
     def on_overdue(self, call: Call, request: Request) -> None:
         """The executing member is on the list and does not answer: the client waits no longer."""
         server = self._server
+        was_sent = server.calls.was_sent(call)
         server.calls.give_up(call)
-        operation = server.partition_operations.get(request.type)
-        is_harmless = operation is not None and operation.retryable
-        outcome = "" if is_harmless else "; the request may have taken effect"
+        code, outcome = codes.INDETERMINATE, "; the request may have taken effect"
+        if not was_sent:
+            code, outcome = codes.RETRYABLE, "; the request was not sent"
+        elif self._is_harmless(request):
+            code, outcome = codes.OPERATION_TIMEOUT, ""
         server.answer_error(
             request,
-            codes.OPERATION_TIMEOUT if is_harmless else codes.INDETERMINATE,
+            code,
             f"member {call.target} has not answered for {CALL_TIMEOUT_US // 1_000_000} s{outcome}",
         )
+
+    def _is_harmless(self, request: Request) -> bool:
+        """Whether a request may run twice."""
+        operation = self._server.partition_operations.get(request.type)
+        return operation is not None and operation.retryable
 
     # -- receiving ------------------------------------------------------------------------
 

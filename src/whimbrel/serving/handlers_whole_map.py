@@ -86,7 +86,7 @@ class WholeMapHandlers:
             def finished(gather: Gather) -> None:
                 connection.in_flight -= 1
                 if gather.error:
-                    server.fail(connection, message[5], gather.code, gather.error)
+                    server.fail(connection, message[5], *gather.failure())
                 else:
                     server.deliver(connection, make(message, name, gather))
 
@@ -149,8 +149,12 @@ class WholeMapHandlers:
         pids: Sequence[PartitionId],
         done: Callable[[Share], None],
     ) -> None:
-        """Write to our partitions that may be written; covered are those whose backups have it."""
-        share = Share([])
+        """Write to our partitions that may be written; covered are those whose backups have it.
+
+        Those that cannot be written now, and those of which a backup cannot keep up, are asked
+        for again: an error here would be told of a call that other partitions have carried out.
+        """
+        share = Share([], has_acted=False)
 
         def finished(failed: dict[int, str]) -> None:
             share.partitions = [pid for pid in share.partitions if pid not in failed]
@@ -158,12 +162,17 @@ class WholeMapHandlers:
 
         group = WriteGroup(finished)
         for replica in self._replicas(pids):
-            if replica.writable:
-                reply = self._dataplane.reply = group.reply()
+            if not replica.writable:
+                continue
+            reply = self._dataplane.reply = group.reply()
+            try:
                 share.count += write(replica, name)
-                share.partitions.append(replica.pid)
-                group.expect(reply)
+            except OverloadedError:
+                continue
+            share.partitions.append(replica.pid)
+            group.expect(reply)
         self._dataplane.reply = None
+        share.has_acted = share.count > 0
         group.close()
 
     def _cleared(self, message: RawMessage, name: str, gather: Gather) -> bytes:

@@ -17,6 +17,7 @@ from whimbrel.core.ids import PartitionId
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.settings import CoreSettings, MapSettings
 from whimbrel.errors import SplitBrainProtectionError
+from whimbrel.serving import scatter
 from whimbrel.serving.session import Connection, Origin
 from whimbrel.wire.frames import RawMessage
 from whimbrel.wire.protocol_table import message_type
@@ -37,8 +38,6 @@ WRITES = ("Map.clear", "Map.evictAll", "Client.destroyProxy")
 """Protected writes that belong to no partition."""
 READS = ("Map.size", "Map.isEmpty", "Map.containsValue", "Map.keySet", "Map.values", "Map.entrySet")
 """Protected reads that belong to no partition."""
-WRITE_SHARES = ("clear", "evict_all")
-"""Shares of whole-map writes that another member asks for."""
 NAMES_CACHED_MAX = 10_000
 """Map names whose rule is remembered while requests are refused; then the memory starts again."""
 DEFAULT = "default"
@@ -193,7 +192,7 @@ class Protection:
                 others[kind] = self._guard_connection(run, name in WRITES)
         executors = server.scatter.executors
         for name in sorted(executors):
-            is_write = name in WRITE_SHARES
+            is_write = name in scatter.WRITES
             if writes if is_write else reads:
                 self._put_aside.append(_item_restorer(executors, name, executors[name]))
                 executors[name] = self._guard_share(executors[name], is_write)

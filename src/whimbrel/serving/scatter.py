@@ -32,6 +32,8 @@ GATHER_BYTES_MAX = 512 * 1024 * 1024
 """Most bytes of keys and values one whole-map call may return."""
 SHARE_BYTES_MAX = 128 * 1024 * 1024
 """Most bytes of one member's answer; it must fit into a link frame."""
+WRITES = ("clear", "evict_all")
+"""Operations that change something. Doing one twice is harmless, so they are asked for again."""
 TELL = "tell:"
 """Prefix of notes, which concern no partition."""
 
@@ -52,6 +54,10 @@ class Share(msgspec.Struct, array_like=True):
     count: int = 0
     items: list[bytes] = []
     error: str = ""
+    code: int = codes.GENERIC
+    """Error code of the client protocol that goes with ``error``."""
+    has_acted: bool = True
+    """Whether a write may have changed something of this member's, covered or not."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -74,6 +80,7 @@ class Gather:
         "deadline_us",
         "error",
         "finished",
+        "has_acted",
         "items",
         "missing",
         "name",
@@ -97,8 +104,20 @@ class Gather:
         self.error = ""
         self.code = codes.GENERIC
         """Error code of the client protocol that goes with ``error``."""
+        self.has_acted = False
+        """Whether a write may have changed something already, so that it cannot fail any more."""
         self.finished = finished
         self.deadline_us = 0
+
+    def failure(self) -> tuple[int, str]:
+        """(error code, text) of a call that has ended with ``error``.
+
+        A write that some member has carried out, or may still, has not failed: its outcome is
+        unknown (docs/design/0013).
+        """
+        if self.operation in WRITES and (self.has_acted or self.out):
+            return codes.INDETERMINATE, f"some partitions may be done: {self.error}"
+        return self.code, self.error
 
 
 class _Asking:
@@ -168,7 +187,7 @@ class Scatter:
         for member, pids in others.items():
             if member is not None and server.forwarding.primary_to_ask(pids[0]) == member:
                 self._ask_member(gather, member, pids)
-        if mine:
+        if mine and not gather.error:
             for pid in mine:
                 del gather.missing[pid]
             gather.out += 1
@@ -196,6 +215,7 @@ class Scatter:
     def _take_share(self, asking: _Asking, share: Share) -> None:
         gather = asking.gather
         gather.out -= 1
+        gather.has_acted |= share.has_acted
         covered = dict.fromkeys(share.partitions)
         for pid in asking.partitions:
             if pid not in covered:
@@ -204,13 +224,23 @@ class Scatter:
         gather.items.extend(share.items)
         gather.bytes += sum(map(len, share.items))
         if share.error:
-            gather.error = share.error
+            gather.error, gather.code = share.error, share.code
         elif gather.bytes > GATHER_BYTES_MAX:
             gather.error = f"the result has more than {GATHER_BYTES_MAX} bytes"
             gather.code = codes.MESSAGE_TOO_BIG
 
     def _maybe_finish(self, gather: Gather) -> None:
-        if (gather.error or (not gather.missing and not gather.out)) and gather in self._gathers:
+        """End a call that is done or cannot be.
+
+        A write that cannot be done waits for those who are asked still, as long as there is time:
+        only what they have done tells whether it has failed.
+        """
+        is_over = not gather.out
+        if not gather.error:
+            is_over = is_over and not gather.missing
+        elif gather.operation not in WRITES or self._server.ctx.now_us >= gather.deadline_us:
+            is_over = True
+        if is_over and gather in self._gathers:
             self._gathers.remove(gather)
             gather.finished(gather)
 
@@ -218,7 +248,9 @@ class Scatter:
         """Rows changed or time passed: ask about what nobody has answered, end what is late."""
         ctx = self._server.ctx
         for gather in list(self._gathers):
-            if ctx.now_us >= gather.deadline_us:
+            if gather.error:
+                pass
+            elif ctx.now_us >= gather.deadline_us:
                 gather.code = codes.OPERATION_TIMEOUT
                 gather.error = (
                     f"not all partitions answered in {GATHER_TIMEOUT_US // 1_000_000} s: "
@@ -273,13 +305,13 @@ class Scatter:
             self._take_share(token, share)
             self._maybe_finish(token.gather)
 
-    def on_lost(self, call: Call) -> None:
+    def on_lost(self, call: Call, was_sent: bool) -> None:
         """A member left before it answered: its partitions are asked again elsewhere."""
         token = call.token
         if isinstance(token, _Telling):
             self._told(token)
         elif isinstance(token, _Asking):
-            self._take_share(token, Share([]))
+            self._take_share(token, Share([], has_acted=was_sent))
 
     def on_overdue(self, call: Call) -> None:
         """A member that is on the list does not answer.
@@ -291,9 +323,10 @@ class Scatter:
         if isinstance(token, _Telling):
             self._told(token)
             return
+        was_sent = self._server.calls.was_sent(call)
         self._server.calls.give_up(call)
         if isinstance(token, _Asking):
-            self._take_share(token, Share([]))
+            self._take_share(token, Share([], has_acted=was_sent))
             self._maybe_finish(token.gather)
 
     # -- answering ------------------------------------------------------------------------
@@ -341,9 +374,10 @@ class Scatter:
     ) -> None:
         execute = self.executors.get(operation)
         if execute is None:
-            done(Share([], error=f"this member does not know the whole-map call {operation!r}"))
+            unknown = f"this member does not know the whole-map call {operation!r}"
+            done(Share([], error=unknown, has_acted=False))
             return
         try:
             execute(name, argument, partitions, done)
-        except GridError as error:
-            done(Share([], error=str(error)))
+        except GridError as error:  # refused as a whole; a write says partition by partition else
+            done(Share([], error=str(error), code=codes.code_of(error), has_acted=False))

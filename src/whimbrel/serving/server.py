@@ -345,14 +345,18 @@ class Server:
         """Send again what the broken link may have lost."""
         self.calls.link_restored(member)
 
+    def link_lost(self, member: MemberId) -> None:
+        """What is sent to a member from now on does not leave."""
+        self.calls.link_lost(member)
+
     def members_changed(self, old: MemberList, new: MemberList) -> None:
         """The member list changed: tell clients, end calls to those who left."""
         self.is_passive = new.state is ClusterState.PASSIVE
         self.protection.members_changed()
         for member in members_left(old, new):
             self.listeners.member_left(member)
-            for call in self.calls.member_left(member):
-                self._lose(call)
+            for call, was_sent in self.calls.member_left(member):
+                self._lose(call, was_sent)
         self._newcomers += members_came(old, new)
         self.views.members_changed()
 
@@ -364,11 +368,11 @@ class Server:
                 self.calls.member_came(member)
                 self.listeners.member_came(member)
 
-    def _lose(self, call: Call) -> None:
+    def _lose(self, call: Call, was_sent: bool) -> None:
         if isinstance(call.token, Request):
-            self.forwarding.on_lost(call, call.token)
+            self.forwarding.on_lost(call, call.token, was_sent)
         else:
-            self.scatter.on_lost(call)
+            self.scatter.on_lost(call, was_sent)
 
     # -- news of the core -----------------------------------------------------------------
 

@@ -278,8 +278,18 @@ class MapService:
     def put_all(
         self, partition: PartitionReplica, name: str, entries: Sequence[tuple[bytes, bytes]]
     ) -> None:
-        """Store many entries of one partition; the reply waits for the last, hence for all."""
+        """Store many entries of one partition; the reply waits for the last, hence for all.
+
+        Raises:
+            RetryableError: We are not the primary, or the partition is migrating.
+            OverloadedError: A backup cannot keep up.
+            UsageError: One of the entries is none that ``put`` takes; then none is stored.
+        """
         self._require_writable(partition)
+        for key, value in entries:
+            if len(key) < DATA_HEADER_BYTES or len(key) + len(value) > ENTRY_BYTES_MAX:
+                split_key(key)
+                raise too_large(key, value)
         plane = self.plane
         reply, ack_to = plane.reply, plane.ack_to
         plane.reply, plane.ack_to = None, b""
@@ -533,7 +543,7 @@ class MapService:
         """Store, replicate and tell; the former record or None. The path of every put."""
         plane = self.plane
         if len(key) + len(value) > ENTRY_BYTES_MAX:
-            raise UsageError(f"an entry of {len(key) + len(value)} bytes is too large")
+            raise too_large(key, value)
         fragment = partition.maps.get(name)
         if fragment is None or not partition.writable or plane.congested:
             fragment = self._open(partition, name)
@@ -583,3 +593,8 @@ class MapService:
         if self.listened and self.listened.get(name):
             self.events.append((name, flag, data, None, value))
         return value
+
+
+def too_large(key: bytes, value: bytes) -> UsageError:
+    """The error for an entry beyond ``ENTRY_BYTES_MAX``."""
+    return UsageError(f"an entry of {len(key) + len(value)} bytes is too large")
