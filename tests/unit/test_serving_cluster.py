@@ -80,6 +80,14 @@ def trio() -> Pump:
     return pump
 
 
+@pytest.fixture
+def telling_trio() -> Pump:
+    """Three members whose backups tell backup-aware clients themselves."""
+    pump = Pump(quick_settings(backup_acks_to_client=True))
+    pump.form(3)
+    return pump
+
+
 def owner(pump: Pump, pid: int) -> Node:
     return next(
         node for node in pump.living() if node.engine.member.dataplane.partition(pid).is_primary
@@ -118,52 +126,66 @@ def test_maps_have_their_own_backup_counts(trio: Pump) -> None:
     check_all(trio)
 
 
-def test_a_backup_aware_client_counts_acknowledgements(trio: Pump) -> None:
+def test_a_backup_aware_client_has_nothing_to_count(trio: Pump) -> None:
+    """Goal: unless it is configured otherwise a member waits for its backups whoever asks: the
+    answer comes when they have the write, announces nothing, and nobody is told anything else.
+    """
+    client = trio.client(owner(trio, 3), smart=True, number=5)
+    client.call("Client.localBackupListener")
+    correlation = client.ask("Map.put", 3, name="b1", **key_of(3), value=to_data(1), ttl=-1)
+    assert correlation not in client.messages
+    trio.settle()
+    assert client.messages[correlation][6] == 0
+    assert client.taken_events() == []
+    assert copies(trio, "b1")[3] == 2
+
+
+def test_a_backup_aware_client_counts_acknowledgements(telling_trio: Pump) -> None:
     """Goal: the answer announces one acknowledgement, and the backup's member sends it on the
     client's connection to it; without a connection there the primary passes it on.
     """
-    home = owner(trio, 3)
-    client = trio.client(home, smart=True, number=5)
+    home = owner(telling_trio, 3)
+    client = telling_trio.client(home, smart=True, number=5)
     client.call("Client.localBackupListener")
     correlation = client.ask("Map.put", 3, name="b1", **key_of(3), value=to_data(1), ttl=-1)
     assert client.messages[correlation][6] == 1
-    trio.settle()
+    telling_trio.settle()
     told = client.taken_events()
     assert [fields["source_correlation_id"] for _, _, fields in told] == [correlation]
     row = home.engine.member.migrations.table.rows[3]
-    other = next(node for node in trio.nodes if node.id == row[1])
-    second = trio.client(other, smart=True, number=5)
+    other = next(node for node in telling_trio.nodes if node.id == row[1])
+    second = telling_trio.client(other, smart=True, number=5)
     second.call("Client.localBackupListener")
     correlation = client.ask("Map.put", 3, name="b1", **key_of(3), value=to_data(2), ttl=-1)
-    trio.settle()
+    telling_trio.settle()
     assert client.taken_events() == []
     told = second.taken_events()
     assert [fields["source_correlation_id"] for _, _, fields in told] == [correlation]
 
 
-def test_a_client_without_backup_listener_is_not_asked_to_count(trio: Pump) -> None:
+def test_a_client_without_backup_listener_is_not_asked_to_count(telling_trio: Pump) -> None:
     """Goal: a flagged request on a connection without the listener waits for the backup here."""
-    client = trio.client(owner(trio, 3), smart=True)
+    client = telling_trio.client(owner(telling_trio, 3), smart=True)
     correlation = client.ask("Map.put", 3, name="b1", **key_of(3), value=to_data(1), ttl=-1)
     assert correlation not in client.messages
-    trio.settle()
+    telling_trio.settle()
     assert client.messages[correlation][6] == 0
 
 
-def test_a_backup_that_dies_is_counted_for_the_client(trio: Pump) -> None:
+def test_a_backup_that_dies_is_counted_for_the_client(telling_trio: Pump) -> None:
     """Goal: a backup-aware client never waits for a dead backup's acknowledgement."""
-    home = owner(trio, 3)
-    client = trio.client(home, smart=True, number=5)
+    home = owner(telling_trio, 3)
+    client = telling_trio.client(home, smart=True, number=5)
     client.call("Client.localBackupListener")
     row = home.engine.member.migrations.table.rows[3]
-    backup = next(node for node in trio.nodes if node.id == row[1])
+    backup = next(node for node in telling_trio.nodes if node.id == row[1])
     backup.alive = False
     correlation = client.ask("Map.put", 3, name="b1", **key_of(3), value=to_data(1), ttl=-1)
     assert client.messages[correlation][6] == 1
-    trio.settle()
+    telling_trio.settle()
     assert client.taken_events() == []
-    trio.kill(backup)
-    trio.run(5)
+    telling_trio.kill(backup)
+    telling_trio.run(5)
     told = client.taken_events()
     assert [fields["source_correlation_id"] for _, _, fields in told] == [correlation]
 

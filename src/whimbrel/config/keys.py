@@ -549,6 +549,12 @@ _REPLICATION = (
         "hazelcast.operation.backup.timeout.millis",
         0.001,
     ),
+    _switch(
+        "replication.backup_acks_to_client",
+        "core",
+        "backup_acks_to_client",
+        "Backups tell backup-aware clients themselves; costs more, and a reply saves one way",
+    ),
 )
 
 _SPLIT_BRAIN = (

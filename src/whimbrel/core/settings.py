@@ -90,6 +90,8 @@ class CoreSettings(msgspec.Struct, frozen=True):
     """Backup operations in flight to one member before writes are refused as overloaded."""
     backup_timeout_us: int = 10_000_000
     """A reply never waits longer than this for its backups; then its outcome is indeterminate."""
+    backup_acks_to_client: bool = False
+    """Whether backups tell a client that asks for it themselves; else its member waits for them."""
 
     split_brain_minimum_size: int = 0
     """Data members below which operations on maps are refused; 0 never. A map may have its own."""

@@ -4,9 +4,9 @@ Knows how each map request's fields become a call of the map service and how its
 response. The few requests that make up nearly all traffic have short cuts (``wire.hot``), the
 others go through the table codec.
 
-A write is answered when its synchronous backups have it. A backup-aware client that has its backup
-listener on this connection is answered at once with the number of acknowledgements it will get
-(docs/design/0001, decision 7); for everybody else we wait ourselves.
+A write is answered when its synchronous backups have it. Where the settings say so, a backup-aware
+client that has its backup listener on this connection is answered at once with the number of
+acknowledgements it will get (docs/design/0001, decision 7); for everybody else we wait ourselves.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class MapHandlers:
         self._clients = clients
         self._maps = server.maps
         self._dataplane = server.dataplane
+        self._aware_flag = BACKUP_AWARE if server.ctx.settings.backup_acks_to_client else 0
+        """The flag of requests whose client counts acknowledgements itself; 0 where nobody does."""
         self._names: dict[bytes, str] = {}
         self._used: dict[str, None] = {}
         self._register_hot()
@@ -98,7 +100,7 @@ class MapHandlers:
     def _begin(self, origin: Origin, message: RawMessage) -> PendingReply:
         """Tell the data plane who waits for the changes made next, and whom backups shall tell."""
         reply = self._dataplane.reply = PendingReply(origin)
-        if message[7] & BACKUP_AWARE:
+        if message[7] & self._aware_flag:
             self._aim(origin, message)
         return reply
 

@@ -171,6 +171,8 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     if profile.serial_share and coin(entropy.of("plan-version"), profile.serial_share):
         settings = msgspec.structs.replace(settings, cluster_version="4.0")
     later = entropy.of("plan-later")  # so that older draws stay what they were
+    acks_told = coin(entropy.of("plan-acks"), 0.5)
+    settings = msgspec.structs.replace(settings, backup_acks_to_client=acks_told)
     if profile.is_extreme:
         turns = pick(entropy.of("plan-turns"), (settings.migration_copy_bytes_max, 2_000, 1))
         settings = msgspec.structs.replace(settings, migration_copy_bytes_max=turns)

@@ -55,6 +55,7 @@ _SETTING_FIELDS = {
     "leave_timeout_us": "leave_timeout_us",
     "migration_max_parallel": "migration_max_parallel",
     "stale_read_disabled": "stale_read_disabled",
+    "acks_to_client": "backup_acks_to_client",
 }
 REST_US = 1_000_000
 """With ``set rounds`` a run ends so long after its last event, or when its rounds are over."""
