@@ -1,10 +1,10 @@
-"""Rules judged on what clients saw: D1 to D4, R4, C1 (facts/reliability 3.1, 3.4, 3.6)."""
+"""Rules judged on what clients saw: D1 to D4, R4, C1, C5 (facts/reliability 3.1, 3.4, 3.6)."""
 
 from __future__ import annotations
 
 from whimbrel.sim.host import Host
 from whimbrel.sim.sim_client import Invocation, Reply, SimClient
-from whimbrel.sim.stores import holders_of, stored_number
+from whimbrel.sim.stores import holders_of, number_at, stored_number
 from whimbrel.sim.watch import Checker
 from whimbrel.sim.workload import ABSENT, READS, KeyHistory, Operation, Outcome
 from whimbrel.sim.world import World
@@ -186,6 +186,49 @@ class EveryCallEnds(Checker):
                 self.fail(f"{client.name} still waits for an answer at the end", client.name)
 
 
+class FailedIsWithoutEffect(Checker):
+    """C5: every error but the indeterminate one, also those after which a call is made again.
+
+    A write is looked for in the stores of all members when its client hears of the error, before
+    it is made again, and in the end if it was not. A call that is made again and finds the value
+    that only itself can have written has been carried out before (a putIfAbsent loses to itself).
+    """
+
+    rule = "C5"
+    sentence = "a call that ends in an error has had no effect, unless the error says: unknown"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._failed: list[Operation] = []
+
+    def denied(self, operation: Operation, error: str) -> None:
+        """H."""
+        self._look(operation, error)
+
+    def operation(self, operation: Operation, reply: Reply) -> None:
+        """H."""
+        if operation.kind in READS:
+            return
+        if reply.outcome is Outcome.OK and operation.seen == operation.number:
+            self.fail(f"{operation!r} met itself, after {reply.attempts} attempts")
+        elif reply.outcome is Outcome.FAILED:
+            self._failed.append(operation)
+
+    def quiet(self) -> None:
+        """Q."""
+        for operation in self._failed:
+            self._look(operation, "failed")
+
+    def _look(self, operation: Operation, error: str) -> None:
+        if operation.kind in READS or operation.effect == ABSENT:
+            return
+        history = self.world.workload.history.key(operation.map, operation.key)
+        for host in self.world.up_hosts():
+            if number_at(host, history) == operation.number:
+                self.fail(f"{operation!r} of p{history.partition_id}: {error}", host.name)
+                return
+
+
 def has_open_write(history: KeyHistory) -> bool:
     """Whether a write of the key has not ended yet."""
     return bool(history.writes) and history.writes[-1].outcome is Outcome.PENDING
@@ -198,4 +241,5 @@ HISTORY_CHECKERS: tuple[type[Checker], ...] = (
     Linearizable,
     AnsweredAfterBackups,
     EveryCallEnds,
+    FailedIsWithoutEffect,
 )

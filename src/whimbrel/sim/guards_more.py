@@ -28,11 +28,14 @@ from whimbrel.core.migration.keeper import ActiveMigration
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, Verdict
 from whimbrel.core.replication.dataplane import PREFIX
 from whimbrel.core.replication.fragments import Fragment
-from whimbrel.core.replication.outbox import FRAME
+from whimbrel.core.replication.outbox import FAILED_STALE, FRAME, PendingReply
 from whimbrel.core.stimuli import Received
 from whimbrel.errors import ProtocolError
+from whimbrel.serving.calls import Call
 from whimbrel.serving.engine import Engine
+from whimbrel.serving.session import Origin
 from whimbrel.sim.bug import Bug, nothing, replace
+from whimbrel.wire.errors import INDETERMINATE, RETRYABLE
 
 LEASE_FACTOR = 1_000
 
@@ -361,6 +364,33 @@ def restart_recognised(engine: Engine) -> None:
     replace(membership.joining, "_on_repetition", lambda joiner: membership.publish(joiner.id))
 
 
+def refusals_weighed(engine: Engine) -> None:
+    """A write that its backup has refused is told to have had no effect (0013)."""
+    server, dataplane = engine.server, engine.member.dataplane
+
+    def give_up(_: MemberId, reply: PendingReply) -> None:
+        if reply.fail(FAILED_STALE):
+            dataplane.completed.append(reply)
+
+    def fail_write(origin: Origin, correlation: int, reason: str) -> None:
+        code = RETRYABLE if reason == FAILED_STALE else INDETERMINATE
+        server.fail(origin, correlation, code, reason)
+
+    replace(dataplane.handovers, "refused", give_up)
+    replace(server, "_fail_write", fail_write)
+
+
+def sent_once(engine: Engine) -> None:
+    """A request whose executing member died is sent to the next one, whatever it is (0013)."""
+    calls = engine.server.calls
+    member_left = calls.member_left
+
+    def forget(peer: MemberId) -> list[tuple[Call, bool]]:
+        return [(call, False) for call, _ in member_left(peer)]
+
+    replace(calls, "member_left", forget)
+
+
 MORE_GUARDS: tuple[Bug, ...] = (
     Bug(told_before_table, "services are told too late", "kill", ("P13",)),
     Bug(own_indexes_told, "services are told no index", "kill", ("P13",)),
@@ -391,4 +421,6 @@ MORE_GUARDS: tuple[Bug, ...] = (
     Bug(suspicion_told, "a removed member hears nothing", "pause", ("L1",)),
     Bug(all_removed_remembered, "one of two missing members is forgotten", "states", ()),
     Bug(restart_recognised, "a restart is not noticed", "states", ("C1", "D6", "D1", "L1")),
+    Bug(refusals_weighed, "a refused write is called failed", "reset", ("C5",)),
+    Bug(sent_once, "a lost answer is asked for again", "kill", ("C5",)),
 )

@@ -1,4 +1,4 @@
-"""Bugs put in on purpose for one rule each: C2, D12, L4, L5, M2, O1, P3, P10, R2, R3.
+"""Bugs put in on purpose for one rule each: C2, C5, D12, L4, L5, M2, O1, P3, P10, R2, R3.
 
 A rule that other rules always outrun is a rule that nobody has seen working. Each bug here must be
 reported by the very rule it was made for. See ``planted``, which lists them with its own.
@@ -17,6 +17,7 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.engine import Engine
 from whimbrel.serving.session import Origin, Request
 from whimbrel.sim.bug import Bug, replace
+from whimbrel.wire.errors import RETRYABLE
 from whimbrel.wire.frames import RawMessage, parse_message
 
 PERMITS_MANY = 1_000
@@ -210,6 +211,16 @@ def losses_of_rows_only(engine: Engine) -> None:
     losses.structures_lost = None
 
 
+def late_backup_is_retryable(engine: Engine) -> None:
+    """A write that is not on every backup in time is told to have had no effect."""
+    server = engine.server
+
+    def fail_write(origin: Origin, correlation: int, reason: str) -> None:
+        server.fail(origin, correlation, RETRYABLE, reason)
+
+    replace(server, "_fail_write", fail_write)
+
+
 RULE_BUGS: tuple[Bug, ...] = (
     Bug(lists_not_told, "clients keep an old list", "kill", ("C2",)),
     Bug(backup_takes_writes, "a backup takes writes", "kill", ("P3",)),
@@ -224,4 +235,5 @@ RULE_BUGS: tuple[Bug, ...] = (
     Bug(anybody_may_join, "joins while frozen", "mixed", ("O1",)),
     Bug(losses_kept_by_master, "losses die with the master", "over", ("D12",)),
     Bug(losses_of_rows_only, "losses of one map are not told", "over", ("D12",)),
+    Bug(late_backup_is_retryable, "done and called failed", "nap", ("C5",)),
 )

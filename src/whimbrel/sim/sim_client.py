@@ -28,7 +28,7 @@ from whimbrel.sim.workload import (
     value_origin,
 )
 from whimbrel.wire import codec
-from whimbrel.wire.errors import SPLIT_BRAIN_PROTECTION, decode_errors
+from whimbrel.wire.errors import INDETERMINATE, decode_errors
 from whimbrel.wire.frames import (
     ANSWERS,
     AUTHENTICATED,
@@ -59,10 +59,7 @@ SILENCE_US = GATHER_TIMEOUT_US + 2_000_000
 call lasts that some partition has no primary for."""
 
 ALWAYS_REPEATED = (8, 19, 33, 39, 46, 47, 50, 53, 62, 82, 90)
-"""Error codes that say that nothing was executed."""
-OVERLOAD = 20
-CERTAINLY_WITHOUT_EFFECT = (OVERLOAD, 23, SPLIT_BRAIN_PROTECTION, 44, 61)
-"""Error codes after which a write has certainly not happened."""
+"""Error codes after which a client makes the call again, whatever it is."""
 
 _LONG = struct.Struct("<q")
 _ERROR_TYPE = 0
@@ -577,12 +574,14 @@ class SimClient:
         holder = decode_errors(message)[0]
         code, text = holder.error_code, f"{holder.class_name}: {holder.message}"
         self.world.count_error(code)
+        if code == INDETERMINATE:
+            self._end(call, Outcome.UNKNOWN, text)
+            return
+        self.world.watch.call_denied(call.operation, text)  # docs/design/0013: nothing happened
         if code in ALWAYS_REPEATED:
             self._again(call)
-        elif code in CERTAINLY_WITHOUT_EFFECT:
-            self._end(call, Outcome.FAILED, text)
         else:
-            self._end(call, Outcome.UNKNOWN, text)
+            self._end(call, Outcome.FAILED, text)
 
     def _acknowledged(self, correlation: int) -> None:
         call = self._calls.get(correlation)

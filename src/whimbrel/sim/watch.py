@@ -105,6 +105,9 @@ class Checker:
     def operation(self, operation: Operation, reply: Reply) -> None:
         """H: a client knows the outcome of an operation."""
 
+    def denied(self, operation: Operation, error: str) -> None:
+        """H: an error tells a client that nothing has happened; it may make the call again."""
+
     def one_way(self, host: Host, span_us: int) -> None:
         """T: from now on a member hears and is not heard, or the reverse, for a span."""
 
@@ -139,6 +142,7 @@ POINTS = (
     "note",
     "expelled",
     "operation",
+    "denied",
     "one_way",
     "listened",
     "scanned",
@@ -327,6 +331,10 @@ class Watch:
     def operation_ended(self, operation: Operation, reply: Reply) -> None:
         """A client knows an outcome."""
         self._tell("operation", operation, reply)
+
+    def call_denied(self, operation: Operation, error: str) -> None:
+        """A client hears that nothing has happened."""
+        self._tell("denied", operation, error)
 
     def one_way_began(self, host: Host, span_us: int) -> None:
         """A member is cut off in one direction."""
