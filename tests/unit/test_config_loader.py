@@ -127,7 +127,8 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         f'{file}:14: network.join must be a list like ["host:port"], not 5',
         "WHIMBREL_MAP__X__BACKUP_CUONT: unknown key 'map.x.backup_cuont'; did you mean "
         "map.x.backup_count?; a map has backup_count, async_backup_count, time_to_live_s, "
-        "max_idle_s, merge_policy, split_brain_minimum_size, split_brain_protects",
+        "max_idle_s, min_in_sync, merge_policy, split_brain_minimum_size, "
+        "split_brain_protects",
         "--set partition.cuont: unknown key 'partition.cuont'; did you mean partition.count?",
         "--set membership.heartbeat_timeout_s: membership.heartbeat_timeout_s must be a number of "
         "seconds, not 'soon'",
@@ -291,6 +292,18 @@ def test_minimum_size_of_maps_goes_from_pattern_to_default_to_cluster() -> None:
             load(settings=[f"{name}={wrong}"])
     with pytest.raises(ConfigError, match="must be one of write, read, read_write, not 'all'"):
         load(settings=["map.orders*.split_brain_protects=all"])
+
+
+def test_min_in_sync_is_possible_or_refused() -> None:
+    """Goal: backups that a map has not got cannot be demanded. Method: as many, one more, none."""
+    name = "map.orders*.min_in_sync"
+    config = load(settings=[f"{name}=2", "map.orders*.backup_count=2"])
+    assert config.core.map_settings("orders").min_in_sync == 2
+    assert config.core.map_settings("others").min_in_sync == 0
+    with pytest.raises(ConfigError, match=r"min_in_sync \(2\) must not be above .*backup_count"):
+        load(settings=[f"{name}=2"])
+    with pytest.raises(ConfigError, match="between 0 and 6"):
+        load(settings=[f"{name}=-1"])
 
 
 def test_merge_policy_is_known_or_refused() -> None:

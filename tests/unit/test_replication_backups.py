@@ -98,10 +98,10 @@ def test_a_member_with_nothing_to_send_is_not_asked(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("whimbrel.core.replication.outbox.BYTES_IN_FLIGHT_MAX", 5_000)
     net.put("m", 1, "v" * 5_000)
     primary.take_backups()
-    assert primary.congested and hints() == (True, False)
+    assert primary.must_ask and hints() == (True, False)
     net.mend("a", "b")
     net.pump()
-    assert primary.congested == 0 and hints() == (False, False)
+    assert primary.must_ask == 0 and hints() == (False, False)
 
 
 def test_two_maps_count_independently() -> None:

@@ -620,6 +620,14 @@ MAP_KEYS: tuple[Key, ...] = (
         0,
         100 * YEAR_S,
     ),
+    _integer(
+        "min_in_sync",
+        "map",
+        "min_in_sync",
+        "Writes are refused while fewer synchronous backups than this are there; 0 never",
+        0,
+        BACKUP_COUNT_MAX,
+    ),
     _text(
         "merge_policy",
         "map",

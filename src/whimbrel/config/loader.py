@@ -394,6 +394,12 @@ def _check_together(work: _Work) -> None:
                 f"{work.blame(sync, other)} map {shown(pattern)} asks for {total} backups; "
                 f"at most {BACKUP_COUNT_MAX} are possible"
             )
+        least = f"map.{pattern}.min_in_sync"
+        if work.sound(least, sync) and _number(work, least) > _number(work, sync):
+            say(
+                f"{work.blame(least, sync)} {least} ({work.value(least)}) must not be above "
+                f"{sync} ({work.value(sync)}): no write could ever be admitted"
+            )
         _check_merge_policy(work, f"map.{pattern}.merge_policy")
     if len(work.patterns) > PATTERNS_MAX:
         say(f"map: {len(work.patterns)} patterns; at most {PATTERNS_MAX} are allowed")

@@ -18,6 +18,8 @@ class MapSettings(msgspec.Struct, frozen=True):
     max_idle_s: int = 0
     merge_policy: str = "PutIfAbsent"
     """What becomes of the smaller part's entries after a split (``core.merging.policies``)."""
+    min_in_sync: int = 0
+    """Synchronous backups that must be there for a write to be admitted; 0: none need be."""
     split_brain_minimum_size: int | None = None
     """Data members below which operations on these maps are refused; None: as for the cluster."""
     split_brain_protects: str | None = None

@@ -151,10 +151,11 @@ class WholeMapHandlers:
     ) -> None:
         """Write to our partitions that may be written; covered are those whose backups have it.
 
-        Those that cannot be written now, and those of which a backup cannot keep up, are asked
-        for again: an error here would be told of a call that other partitions have carried out.
+        Those that cannot be written now, with too few backups or of which one cannot keep up, are
+        asked for again: an error here would be told of a call that other partitions have carried out.
         """
         share = Share([], has_acted=False)
+        admits = self._dataplane.shortage.admits
 
         def finished(failed: dict[int, str]) -> None:
             share.partitions = [pid for pid in share.partitions if pid not in failed]
@@ -162,7 +163,7 @@ class WholeMapHandlers:
 
         group = WriteGroup(finished)
         for replica in self._replicas(pids):
-            if not replica.writable:
+            if not (replica.writable and admits(replica, name)):
                 continue
             reply = self._dataplane.reply = group.reply()
             try:

@@ -117,7 +117,7 @@ class MergeTarget:
         partition = self._plane.partition(message.partition_id)
         if not partition.writable:
             return "is migrating" if partition.is_primary else "has its primary elsewhere"
-        if self._plane.congested:
+        if self._plane.must_ask:
             try:
                 self._plane.admit_write(partition)
             except OverloadedError as error:

@@ -15,6 +15,7 @@ once and then finds it in a dictionary.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -45,6 +46,7 @@ from whimbrel.core.replication.outbox import (
 from whimbrel.core.replication.refill import REFILL, Refills
 from whimbrel.core.replication.remains import FREE, Remains
 from whimbrel.core.replication.roles import Roles
+from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.vectors import ZERO, lineage_version, make_lineage, slot_of
 from whimbrel.errors import OverloadedError, ProtocolError, SerializationError
 
@@ -83,7 +85,8 @@ class DataPlane:
         ack_to: Client uuid and correlation that backups shall tell directly, or empty.
         completed: Replies that are decided; the serving layer takes them out.
         notifications: What ``take_notifications`` will return.
-        congested: Outboxes over their limit; not 0 means that writes must ask ``admit_write``.
+        must_ask: Outboxes over their limit and partitions with too few backups; not 0 means that
+            writes must ask ``admit_write`` and ``shortage.admit``.
         has_backups: Whether ``take_backups`` may have something to send or to find out.
         owes_acks: Whether ``take_acks`` may have something to send.
         counters: Numbers for metrics, by name.
@@ -99,7 +102,7 @@ class DataPlane:
         self.reply: PendingReply | None = None
         self.ack_to = b""
         self.completed: list[PendingReply] = []
-        self.congested = 0
+        self.must_ask = 0
         self.has_backups = self.owes_acks = False
         self.counters: dict[str, int] = {
             "backups_applied": 0,
@@ -117,6 +120,9 @@ class DataPlane:
         """Namespaces of which something may be held here."""
         self._table_asked_us = -TABLE_REQUEST_PAUSE_US
         self.remains = Remains(ctx)
+        self.shortage = Shortage(ctx)
+        self._congested = 0
+        """Outboxes over their limit."""
         self.anti_entropy = AntiEntropy(self)
         self.roles = Roles(self)
         self.refills = Refills(self)
@@ -222,9 +228,11 @@ class DataPlane:
             held = partition.fragments.get(namespace)
             if held is not None:
                 partition.drop(namespace)
+                self.shortage.close_fragment(held)
                 held.store.release()
                 self.anti_entropy.forget(partition.pid, namespace)
                 self.anti_entropy.announce(partition)
+        self.shortage.forget(namespace)
         self.forget_heads()
 
     # -- backups out ----------------------------------------------------------------------
@@ -311,6 +319,8 @@ class DataPlane:
         """Work out anew who our backups are and to whom each fragment's operations go."""
         if not partition.is_primary:
             partition.backups = ()
+            self.shortage.close(partition)
+            self._count_must_ask()
             for fragment in partition.fragments.values():
                 fragment.stop_sending()
             return
@@ -329,6 +339,14 @@ class DataPlane:
             fragment.async_targets = tuple(
                 self.outbox(member) for index, member in partition.backups if sync < index <= both
             )
+        self._look_at_shortage(partition)
+
+    def _look_at_shortage(self, partition: PartitionReplica) -> None:
+        self.shortage.look(partition)
+        self._count_must_ask()
+
+    def _count_must_ask(self) -> None:
+        self.must_ask = self._congested + len(self.shortage.lacking)
 
     def outbox(self, member: MemberId) -> Outbox:
         """The outbox to a member."""
@@ -352,7 +370,8 @@ class DataPlane:
                     payloads += [(member, payload) for payload in fresh]
             if outbox.is_full(limit):
                 congested += 1
-        self.congested = congested
+        self._congested = congested
+        self._count_must_ask()
         self.has_backups = congested > 0
         return payloads
 
@@ -611,10 +630,15 @@ class DataPlane:
 
         Backups go to listed members only; rows may be ahead of the list or behind it.
         """
+        if self.shortage.members_changed():
+            for partition in self.partitions:
+                if partition.is_primary:
+                    self._look_at_shortage(partition)
         if old.ids() == new.ids():
             return
         for member in members_left(old, new):
             if member != self.ctx.id:
+                self._count_unacknowledged(member)
                 self.member_left(member)
         for member in members_came(old, new):
             inbox = self._inboxes.get(member)
@@ -628,6 +652,20 @@ class DataPlane:
         self.refills.members_changed()
         self.handovers.members_changed()
         self.anti_entropy.start()
+
+    def _count_unacknowledged(self, member: MemberId) -> None:
+        """Tell the shortage what a member that is gone had of our writes under way."""
+        outbox = self.outboxes.get(member)
+        if outbox is None:
+            return
+        heads = Counter(head for body in outbox.unacknowledged() for head in _heads_in(body))
+        found: Counter[Fragment] = Counter()
+        for head, count in heads.items():
+            partition = self.partitions[HEAD.unpack_from(head)[0]]
+            for fragment in partition.fragments.values() if partition.is_primary else ():
+                if fragment.head == head:
+                    found[fragment] = count
+        self.shortage.lost_on_the_way(outbox, found)
 
     def on_message(self, sender: MemberId, message: Message) -> None:
         """A message of the replication part of ``core.messages``."""
@@ -697,6 +735,18 @@ class DataPlane:
         """The effects gathered by calls from outside ``Member.handle``."""
         taken, self.ctx.effects = self.ctx.effects, []
         return taken
+
+
+def _heads_in(body: bytes) -> list[bytes]:
+    """The heads of the operations of a frame of ours."""
+    heads: list[bytes] = []
+    at = 0
+    while at < len(body):
+        length, head_length, k, flags, _ = _unpack_prefix(body, at)
+        start = at + 8 + 8 * k + (CLIENT_ACK_BYTES if flags else 0)
+        heads.append(body[start : start + head_length])
+        at += length
+    return heads
 
 
 def _is_stale(

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from whimbrel.core.replication.outbox import Outbox
 
 
+NOT_SHORT = -1
+"""Stands for the version since which a fragment has had too few backups: it has enough."""
 KEYS_TAKEN = 50_000
 """Keys of a fragment that are listed in one step, less than a millisecond."""
 MESSAGE_ENTRIES_MAX = 1_000
@@ -113,6 +115,8 @@ class Fragment:
         head: The constant part of our backup operations as primary; empty when it must be made.
         sync_targets: Outboxes of the synchronous backups there are, when we are the primary.
         async_targets: Those of the asynchronous ones.
+        short_from: Our version up to which changes made with too few backups are counted, see
+            ``shortage``; NOT_SHORT while there are enough.
     """
 
     __slots__ = (
@@ -130,6 +134,7 @@ class Fragment:
         "namespace",
         "partition_id",
         "service",
+        "short_from",
         "slot",
         "store",
         "sync_count",
@@ -163,6 +168,7 @@ class Fragment:
         self.head = b""
         self.sync_targets: tuple[Outbox, ...] = ()
         self.async_targets: tuple[Outbox, ...] = ()
+        self.short_from = NOT_SHORT
 
     def counters(self) -> Counters:
         """The vector's counters: ours and colder ones, zero below (AE-03)."""

@@ -289,6 +289,10 @@ class Outbox:
                 frame.replies[position] = None
         return failed
 
+    def unacknowledged(self) -> list[bytes]:
+        """The operations that are not acknowledged, frame by frame, and those of this turn."""
+        return [*(frame.body for frame in self.frames), *self.operations]
+
     def waits_since_us(self) -> int | None:
         """When the oldest frame without acknowledgement was closed; None when there is none."""
         return self.frames[0].sent_us if self.frames else None

@@ -155,6 +155,7 @@ class Roles:
         former_backups = [member for member in before[1:] if member is not None]
         index = index_in(after, self._ctx.id)
         plane.refills.row_coming(partition, index)
+        plane.shortage.close(partition)
         partition.take_row(after, version, index)
         plane.forget_heads()
         plane.anti_entropy.cancel_partition(partition_id)

@@ -193,7 +193,7 @@ class MapService:
         max_idle_ms: int = DEFAULT_SPAN,
     ) -> bytes | None:
         """Store a value unless there is one: that one is returned, None when stored."""
-        self._require_writable(partition)
+        self._admit(partition, name)
         present = self.get(partition, name, key)
         if present is None:
             self._write(partition, name, key, value, ttl_ms, max_idle_ms)
@@ -203,7 +203,7 @@ class MapService:
         self, partition: PartitionReplica, name: str, key: bytes, value: bytes
     ) -> bytes | None:
         """Store a value only where there is one: the former one, None when nothing was there."""
-        self._require_writable(partition)
+        self._admit(partition, name)
         if self.get(partition, name, key) is None:
             return None
         return self.put(partition, name, key, value)
@@ -212,7 +212,7 @@ class MapService:
         self, partition: PartitionReplica, name: str, key: bytes, expected: bytes, value: bytes
     ) -> bool:
         """Store a value only where the present one equals ``expected``."""
-        self._require_writable(partition)
+        self._admit(partition, name)
         present = self.get(partition, name, key)
         if present is None or not same_value(present, expected):
             return False
@@ -235,7 +235,7 @@ class MapService:
         self, partition: PartitionReplica, name: str, key: bytes, expected: bytes
     ) -> bool:
         """Remove a key only where its value equals ``expected``."""
-        self._require_writable(partition)
+        self._admit(partition, name)
         present = self.get(partition, name, key)
         if present is None or not same_value(present, expected):
             return False
@@ -258,7 +258,7 @@ class MapService:
         Returns:
             Whether the key is there.
         """
-        self._require_writable(partition)
+        self._admit(partition, name)
         fragment = partition.maps.get(name)
         if fragment is None:
             return False
@@ -285,7 +285,7 @@ class MapService:
             OverloadedError: A backup cannot keep up.
             UsageError: One of the entries is none that ``put`` takes; then none is stored.
         """
-        self._require_writable(partition)
+        self._admit(partition, name)
         for key, value in entries:
             if len(key) < DATA_HEADER_BYTES or len(key) + len(value) > ENTRY_BYTES_MAX:
                 split_key(key)
@@ -324,6 +324,7 @@ class MapService:
         Raises:
             RetryableError: We are not the primary, or the partition is migrating.
         """
+        self._require_writable(partition)  # however few backups: it was acknowledged elsewhere
         fragment = self._open(partition, name)
         store = cast("MapStore", fragment.store)
         now_ms = self._ctx.wall_ms
@@ -379,7 +380,7 @@ class MapService:
 
     def clear(self, partition: PartitionReplica, name: str) -> int:
         """Remove everything in a partition; how many entries that were."""
-        self._require_writable(partition)
+        self._admit(partition, name)
         fragment = partition.maps.get(name)
         if fragment is None or not len(fragment.store):
             return 0
@@ -523,12 +524,17 @@ class MapService:
         if not partition.writable:
             reason = "is migrating" if partition.is_primary else "has its primary elsewhere"
             raise RetryableError(f"partition {partition.pid} {reason}")
-        if self.plane.congested:
+        if self.plane.must_ask:
             self.plane.admit_write(partition)
 
-    def _open(self, partition: PartitionReplica, name: str) -> Fragment:
-        """The fragment to write to, after all reasons to refuse were looked at."""
+    def _admit(self, partition: PartitionReplica, name: str) -> None:
+        """Look at all reasons to refuse a client's write."""
         self._require_writable(partition)
+        if self.plane.must_ask:
+            self.plane.shortage.admit(partition, name)
+
+    def _open(self, partition: PartitionReplica, name: str) -> Fragment:
+        """The fragment to write to, when nothing refuses it."""
         return self.plane.fragment(partition, Namespace(f"{SERVICE}/{name}"))
 
     def _write(
@@ -545,7 +551,8 @@ class MapService:
         if len(key) + len(value) > ENTRY_BYTES_MAX:
             raise too_large(key, value)
         fragment = partition.maps.get(name)
-        if fragment is None or not partition.writable or plane.congested:
+        if fragment is None or not partition.writable or plane.must_ask:
+            self._admit(partition, name)
             fragment = self._open(partition, name)
         store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
         now_ms = self._ctx.wall_ms
@@ -575,7 +582,7 @@ class MapService:
     def _remove(
         self, partition: PartitionReplica, name: str, key: bytes, flag: int
     ) -> bytes | None:
-        self._require_writable(partition)
+        self._admit(partition, name)
         fragment = partition.maps.get(name)
         if fragment is None:
             return None
