@@ -14,6 +14,7 @@ from whimbrel.core import messages as m
 from whimbrel.core.membership.cluster_state import Outcome
 from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState
+from whimbrel.core.safety import Answer, unsafe_because
 from whimbrel.core.stimuli import Started
 from whimbrel.serving.passive import ALLOWED, REFUSED
 from whimbrel.wire.errors import ILLEGAL_STATE
@@ -73,10 +74,23 @@ def settled(pump: Pump) -> tuple[bool, str]:
     return master_of(pump).engine.member.migrations.is_settled()
 
 
+def unsafe(pump: Pump) -> str:
+    """Why the product does not call the cluster safe, as ``status`` would say it."""
+    by_id = {node.id: node.engine.member for node in pump.living()}
+    for member in by_id.values():
+        member.begin(pump.now_us, pump.wall_ms)
+    master = master_of(pump).engine.member
+    word = master.safety.master_word()
+    answers: list[Answer] = []
+    for info in master.ctx.members.members:
+        asked = by_id.get(info.id)
+        silent = f"member {info.address} does not answer"
+        answers.append((info, asked.safety.member_word(word.settled) if asked else silent))
+    return unsafe_because(word, answers)
+
+
 def is_safe(pump: Pump) -> bool:
-    return settled(pump)[0] and not any(
-        node.engine.member.dataplane.unsettled() for node in pump.living()
-    )
+    return not unsafe(pump)
 
 
 def revive(pump: Pump, node: Node) -> Node:
@@ -320,7 +334,7 @@ def test_a_missing_member_returns_to_its_seat(trio: Pump, victim: int) -> None:
     trio.run(20)
     assert rows(trio) == arranged
     assert master_of(trio).engine.member.ctx.members.is_missing(dead.id)
-    assert is_safe(trio), settled(trio)
+    assert "the cluster state is FROZEN" in unsafe(trio), settled(trio)
     served = [number for number in range(70) if arranged[number % 7][0] != dead.id]
     for number in served:
         put(client, number, f"newer {number}")

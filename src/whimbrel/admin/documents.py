@@ -1,8 +1,9 @@
 """The cluster's documents: asks the master and all members, waits a bounded time, combines.
 
-Knows how answers are put together and when a cluster counts as safe; what a member says about
-itself is ``whimbrel.serving.documents``. Every question has the same short time limit, so that a
-member that is silent costs a sentence, never a hanging request.
+Knows how answers are put together; what a member says about itself is
+``whimbrel.serving.documents``, and when a cluster counts as safe ``whimbrel.core.safety``. Every
+question has the same short time limit, so that a member that is silent costs a sentence, never a
+hanging request.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ from typing import Any
 from whimbrel.core.ids import MemberId
 from whimbrel.core.membership.promotion import error_of
 from whimbrel.core.model import MemberInfo
+from whimbrel.core.safety import (
+    Answer,
+    master_word,
+    member_answer,
+    survived_failures,
+    unsafe_because,
+)
 from whimbrel.errors import GridError, OperationError, UsageError
 from whimbrel.runtime.node import Node
 from whimbrel.serving.documents import state_of
@@ -29,6 +37,8 @@ ROLE_POLL_S = 0.05
 NAMES_PER_QUESTION = 1_000
 EVENTS_MAX = 1_000
 """Newest events of the cluster that are shown."""
+NO_SIZES = (0, 0, 0)
+"""Entries, bytes and changes with too few backups of a structure that nobody has written to."""
 NO_PROCESS = {"active": 0, "queued": 0, "planned": 0, "completed": 0, "failed": 0}
 CHANGE_TIMEOUT_S = 12.0
 """How long an order waits for a change of the cluster state; the client waits a little longer."""
@@ -126,7 +136,14 @@ class ClusterDocuments:
         except GridError as silence:
             return self._status(f"the master is not heard: {silence}", {})
         answers = await self.ask_all("safety", {"is_settled": master["settled"]})
-        return self._status(_unsafe(master, answers), master)
+        found = self._status(_unsafe(master, answers), master)
+        found["survives"] = survived_failures(master_word(master), _words(answers))
+        found["writes_short_of_backups"] = sum(
+            answer["writes_short_of_backups"]
+            for _, answer in answers
+            if not isinstance(answer, GridError)
+        )
+        return found
 
     def _status(self, reason: str, master: Json) -> Json:
         known = [info.id for info in self.members()]
@@ -142,6 +159,9 @@ class ClusterDocuments:
             "missing": master.get("missing", []),
             "safe": not reason,
             "reason": reason,
+            "survives": 0,
+            "degraded": master.get("degraded", ""),
+            "writes_short_of_backups": 0,
             "members": len(master.get("members", known)),
             "master": known[0] if known else None,
             "cluster": self._node.cluster_name,
@@ -153,20 +173,23 @@ class ClusterDocuments:
     async def structures(self) -> list[Json]:
         """Every live structure with its entries and bytes, replicas not counted twice.
 
+        And with the changes that were made while it had too few backups.
+
         Raises:
             OperationError: A member does not answer: its share is not known.
         """
         rows: list[Json] = await self.ask(self._node.member_id, "structures")
         names = [row["name"] for row in rows]
-        sizes: dict[str, tuple[int, int]] = {}
+        sizes: dict[str, tuple[int, ...]] = {}
         for start in range(0, len(names), NAMES_PER_QUESTION):
             part = {"names": names[start : start + NAMES_PER_QUESTION]}
             for _, answer in await self.gather("sizes", part):
-                for name, (entries, size) in answer.items():
-                    before = sizes.get(name, (0, 0))
-                    sizes[name] = (before[0] + entries, before[1] + size)
+                for name, figures in answer.items():
+                    sums = zip(sizes.get(name, NO_SIZES), figures, strict=True)
+                    sizes[name] = tuple(map(sum, sums))
         for row in rows:
-            row["entries"], row["bytes"] = sizes.get(row["name"], (0, 0))
+            figures = sizes.get(row["name"], NO_SIZES)
+            row["entries"], row["bytes"], row["writes_short_of_backups"] = figures
         return rows
 
     async def events(self) -> list[Json]:
@@ -394,25 +417,11 @@ class ClusterDocuments:
 
 def _unsafe(master: Json, answers: Sequence[tuple[MemberInfo, Any]]) -> str:
     """Why the cluster is not safe, in one sentence; empty when it is."""
-    if not master["settled"]:
-        return str(master["reason"])
-    if [info.id for info, _ in answers] != master["members"]:
-        return "the member list is changing"
-    if master["holes"]:
-        why = "" if master["state"] == "ACTIVE" else f" (the cluster state is {master['state']})"
-        return f"{master['holes']} replicas are missing{why}"
-    for info, answer in answers:
-        if isinstance(answer, GridError):
-            return str(answer)
-        if answer["list_version"] != master["list_version"]:
-            return f"member {info.address} has another member list than the master"
-        if answer["stamp"] != master["stamp"]:
-            return f"member {info.address} has another table than the master"
-        if answer["announcing"]:
-            return f"member {info.address} is announcing a structure"
-        if answer["unsettled"]:
-            return f"member {info.address}: {answer['unsettled']} replicas may not be in step"
-    return ""
+    return unsafe_because(master_word(master), _words(answers))
+
+
+def _words(answers: Sequence[tuple[MemberInfo, Any]]) -> list[Answer]:
+    return [member_answer(info, answer) for info, answer in answers]
 
 
 def _estimate_s(plan: Json, migrations: Json) -> float | None:

@@ -30,7 +30,8 @@ def status(
     """State and safety of the cluster, and the migrations under way.
 
     Safe means: no migration is active, queued or due, and every replica that should exist does
-    and is in step with its primary.
+    and is in step with its primary, so that any b members may die at once and nothing acknowledged
+    is lost (b: synchronous backups of a map, as far as members and groups allow).
     """
     member = Admin(admin)
     found: dict[str, Any] = member.get("cluster")
@@ -56,6 +57,11 @@ def _print(found: dict[str, Any]) -> None:
     out.print(f"cluster     {safe(found.get('cluster', ''))}")
     out.print(f"state       {safe(found['state'])}")
     out.print(f"safety      {word}{why}")
+    out.print(f"survives    {_survives(found.get('survives', 0))}")
+    if found.get("degraded"):
+        out.print(f"[bold yellow]degraded    {safe(found['degraded'])}[/]")
+    if found.get("writes_short_of_backups"):
+        out.print(f"short       {found['writes_short_of_backups']} changes had too few backups")
     out.print(f"members     {found['members']}")
     if found.get("missing"):
         out.print(f"missing     {safe(', '.join(found['missing']))}")
@@ -83,6 +89,11 @@ def _print(found: dict[str, Any]) -> None:
         )
     else:
         out.print("migrations  none")
+
+
+def _survives(failures: int) -> str:
+    """How many failures the cluster bears now, in words."""
+    return "no failure" if not failures else f"{failures} failure{'s' * (failures > 1)} at once"
 
 
 def _protection(rule: dict[str, Any]) -> str:

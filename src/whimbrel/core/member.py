@@ -23,6 +23,7 @@ from whimbrel.core.registry import MAP_KIND, Registry, backups_of
 from whimbrel.core.replication.census import EntryCounts
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.discarding import discarded_with, hottest_of
+from whimbrel.core.safety import Safety
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
     AddressUnreachable,
@@ -87,6 +88,7 @@ class Member:
         self.merging = Merging(
             self.ctx, self.dataplane, self.maps, self.registry, self.migrations.table
         )
+        self.safety = Safety(self)
         self.split_data: SplitData | None = None
         """After ``Expelled``: what the next incarnation has to merge, if anything."""
         self.is_joined = False
@@ -148,6 +150,7 @@ class Member:
         if self.is_depth_stale:
             self.is_depth_stale = False
             self._update_depth()
+            self.safety.look_at_places()
 
     def apply(self, stimulus: Stimulus) -> None:
         """Route a stimulus to the rooms concerned; an expelled member takes none."""
@@ -271,6 +274,7 @@ class Member:
         self.dataplane.view_changed(old, new)
         self.registry.view_changed(old, new)
         self.migrations.view_changed(old, new)
+        self.safety.look_at_places()
         if self.on_view_changed is not None:
             self.on_view_changed(old, new)
         if old.version and old.state is not new.state and self.on_state_changed is not None:

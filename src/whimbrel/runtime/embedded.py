@@ -21,6 +21,7 @@ from whimbrel.core.events import (
     StateChanged,
 )
 from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.safety import Answer, master_word, member_answer, unsafe_because
 from whimbrel.errors import GridError, OperationError
 from whimbrel.runtime.node import AdminStarter, Node
 
@@ -150,15 +151,24 @@ class Member:
             return False
 
     async def is_cluster_safe(self) -> bool:
-        """Whether every member is safe and the master has nothing to do."""
-        members = [info.id for info in self.node.engine.member.ctx.members.members]
+        """Whether the cluster is safe, by the definition of ``status`` (docs/guarantees.md)."""
+        members = self.node.engine.member.ctx.members.members
         try:
-            if not (await self.node.ask(None, "master"))["settled"]:
-                return False
+            master = master_word(await self.node.ask(None, "master"))
         except OperationError:
             return False
-        answers = await asyncio.gather(*(self.is_member_safe(member) for member in members))
-        return all(answers)
+        if not master.settled:
+            return False
+        documents = await asyncio.gather(
+            *(self.node.ask(info.id, "safety") for info in members),
+            return_exceptions=True,
+        )
+        answers: list[Answer] = []
+        for info, document in zip(members, documents, strict=True):
+            if isinstance(document, BaseException) and not isinstance(document, OperationError):
+                raise document
+            answers.append(member_answer(info, document))
+        return not unsafe_because(master, answers)
 
     async def force_local_member_to_be_safe(self, timeout_s: float) -> bool:
         """Wait until this member is safe, having its backups compared meanwhile.

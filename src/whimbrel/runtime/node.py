@@ -413,7 +413,7 @@ class Node:
         """
         if self.ready.done() or not self.engine.member.is_joined:
             return
-        reason = self.engine.documents.arriving()
+        reason = self.engine.member.safety.arriving_because()
         if reason and self.loop.time() < self._ready_by_s:
             return
         if reason:

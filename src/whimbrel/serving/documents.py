@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from whimbrel.core.ids import REPLICA_SLOTS, MemberId, Row
-from whimbrel.core.model import ClusterState, MigrationInfo
-from whimbrel.core.partition.groups import member_groups
-from whimbrel.core.partition.quotas import replica_quotas
+from whimbrel.core.ids import MemberId, Row, namespace_of
+from whimbrel.core.model import ClusterState
 from whimbrel.core.registry import backups_of
 from whimbrel.core.stimuli import LeaveWanted
+from whimbrel.core.structures.map_service import SERVICE
 from whimbrel.errors import UsageError
 from whimbrel.serving import losses
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
 from whimbrel.serving.role_orders import RoleOrders
 
 if TYPE_CHECKING:
-    from whimbrel.core.partition.table import PartitionTable
     from whimbrel.core.replication.fragments import PartitionReplica
     from whimbrel.serving.engine import Engine
 
@@ -149,83 +147,32 @@ class Documents:
     def safety(self, arguments: bytes = b"") -> bytes:
         """Whether this member's replicas are in step, as far as it knows itself."""
         member = self._member
-        found: dict[str, object] = {
-            "list_version": member.ctx.members.version,
-            "announcing": member.registry.announcing_count(),
-        }
-        if _decoded(arguments, SafetyQuestion).is_settled:
-            found["stamp"] = str(member.migrations.table.stamp)
-            found["unsettled"] = member.dataplane.unsettled()
-        return _encode(found)
+        word = member.safety.member_word(_decoded(arguments, SafetyQuestion).is_settled)
+        return _encode(
+            {
+                **msgspec.structs.asdict(word),
+                "writes_short_of_backups": member.dataplane.shortage.total,
+            }
+        )
 
     def readiness(self, _: bytes = b"") -> bytes:
         """Whether every replica this member should hold is there and in step; why not."""
-        reason = self._unready()
+        reason = self._member.safety.unready_because()
         return _encode({"ready": not reason, "reason": reason})
-
-    def _unready(self) -> str:
-        """Why this member's own replicas are not safe, empty when they are.
-
-        Asks nobody: a probe must answer although the master is silent.
-        """
-        member = self._member
-        table = member.migrations.table
-        if not member.is_joined:
-            return "the member is on no list"
-        if member.membership.leaving():
-            return "the member is leaving"
-        if member.ctx.me.lite:
-            return ""
-        if not table.initialised:
-            return "the partitions are not assigned yet"
-        held, share = table.replica_count(member.ctx.id), self._share()
-        if held < share:
-            return f"{share - held} of {share} replicas have not arrived"
-        if any(self._is_coming(migration.step.destination) for migration in self._active()):
-            return "a replica is on its way"
-        holes = _own_hole_count(table, self._depth(), member.ctx.id)
-        if holes:
-            return f"{holes} replicas of the partitions held here are missing"
-        unsettled = member.dataplane.unsettled()
-        return f"{unsettled} replicas are not known to be in step" if unsettled else ""
-
-    def arriving(self) -> str:
-        """What a member that has just joined is waiting for; empty when it is ready.
-
-        Beyond its own replicas every row must be full, so that whoever connects on the word of
-        any member finds all backups. Nothing is waited for where nothing will come: at a lite
-        member, and in a state without migrations. Where an interval slows migrations down on
-        purpose, waiting would always end at its bound.
-        """
-        ctx = self._member.ctx
-        if ctx.me.lite or not ctx.members.state.migration_allowed:
-            return ""
-        if ctx.settings.migration_interval_us:
-            return ""
-        holes = self._member.migrations.table.hole_count(self._depth())
-        return self._unready() or f"{holes} replicas are missing" * bool(holes)
 
     def master(self, _: bytes = b"") -> bytes:
         """What only the master knows: its migration process, and whether anything is due."""
         member = self._member
         migrations = member.migrations
-        settled, reason = migrations.is_settled()
         progress = migrations.progress()
-        table = migrations.table
         return _encode(
             {
-                "settled": settled,
-                "reason": reason,
+                **msgspec.structs.asdict(member.safety.master_word()),
+                "degraded": member.safety.degraded_because(),
                 "migrations": {name: progress[name] for name in PROCESS_NAMES},
                 "losses": losses.summary_of(migrations.losses.unseen()),
                 "split_brain_protection": self._engine.server.protection.document(),
-                "members": member.ctx.members.ids(),
-                "list_version": member.ctx.members.version,
-                "stamp": str(table.stamp) if settled else "",
-                "holes": table.hole_count(self._depth()),
-                "state": member.ctx.members.state,
                 "cluster_version": member.ctx.members.cluster_version,
-                "missing": self._missing(),
             }
         )
 
@@ -242,7 +189,7 @@ class Documents:
 
     def structures(self, _: bytes = b"") -> bytes:
         """The live structures with their synchronous and asynchronous backups, by name."""
-        found = []
+        found: list[dict[str, object]] = []
         for entry in self._member.registry.structures():
             sync, asynchronous = backups_of(entry)
             found.append(
@@ -258,6 +205,8 @@ class Documents:
     def sizes(self, arguments: bytes) -> bytes:
         """Entries and bytes of structures in the partitions of which we are the primary.
 
+        And the changes made here with too few backups (``replication.shortage``).
+
         Raises:
             UsageError: The question is malformed or names too many structures.
         """
@@ -265,12 +214,14 @@ class Documents:
         if len(question.names) > NAMES_MAX:
             raise UsageError(f"sizes of at most {NAMES_MAX} structures may be asked at once")
         maps, owned = self._member.maps, self._owned()
-        found: dict[str, tuple[int, int]] = {}
+        short = self._member.dataplane.shortage.counts()
+        found: dict[str, tuple[int, int, int]] = {}
         for name in question.names:
             entries = maps.size(owned, name)
             _, size = maps.memory(owned, name)
-            if entries or size:
-                found[name] = (entries, size)
+            writes = short.get(namespace_of(SERVICE, name), 0)
+            if entries or size or writes:
+                found[name] = (entries, size, writes)
         return _encode(found)
 
     def partition_bytes(self, _: bytes = b"") -> bytes:
@@ -380,37 +331,6 @@ class Documents:
     def _owned(self) -> list[PartitionReplica]:
         return [part for part in self._member.dataplane.partitions if part.is_primary]
 
-    def _missing(self) -> list[str]:
-        """Addresses of members that are not here and whose seats are kept."""
-        members = self._member.ctx.members
-        away = (info for info in members.missing if members.get(info.id) is None)
-        return [str(info.address) for info in away]
-
-    def _active(self) -> list[MigrationInfo]:
-        return self._member.migrations.active_migrations()
-
-    def _is_coming(self, destination: MemberId | None) -> bool:
-        return destination == self._member.ctx.id
-
-    def _groups(self) -> list[tuple[MemberId, ...]]:
-        ctx = self._member.ctx
-        staying = [info for info in ctx.data_members() if info.id not in ctx.leaving]
-        settings = ctx.settings
-        return member_groups(staying, settings.member_group, settings.member_group_patterns)
-
-    def _depth(self) -> int:
-        """Replicas per row that are wanted and possible."""
-        return min(self._member.migrations.replica_depth, len(self._groups()), REPLICA_SLOTS)
-
-    def _share(self) -> int:
-        """Replicas that an even spread gives this member at least."""
-        groups, table = self._groups(), self._member.migrations.table
-        members = [member for group in groups for member in group]
-        group_of = [number for number, group in enumerate(groups) for _ in group]
-        loads = [table.replica_count(member) for member in members]
-        quotas = replica_quotas(table.partition_count, self._depth(), loads, group_of)
-        return dict(zip(members, quotas, strict=True)).get(self._member.ctx.id, 0)
-
 
 def state_of(text: str) -> ClusterState:
     """The cluster state of this name.
@@ -436,10 +356,3 @@ def _trimmed(row: Row) -> list[MemberId | None]:
     while len(replicas) > 1 and replicas[-1] is None:
         replicas.pop()
     return replicas
-
-
-def _own_hole_count(table: PartitionTable, depth: int, member: MemberId) -> int:
-    """Replicas of the first ``depth`` that nobody holds, in the rows of a member."""
-    if not table.hole_count(depth):
-        return 0
-    return sum(max(0, depth - len(row) + row.count(None)) for row in table.rows if member in row)

@@ -73,7 +73,7 @@ class Engine:
         self.events = EventHandlers(self.server)
         self.member.migrations.tell_events(self.server.grid.take)
         self.questions = Questions(self.server)
-        self.documents = Documents(self)
+        Documents(self)
         self.member.on_question = self.questions.on_message
         self.member.on_view_changed = self._view_changed
         self.member.on_link_lost = self.server.link_lost

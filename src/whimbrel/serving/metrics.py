@@ -52,5 +52,11 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["split_brain_entries_lost_total"] = member.merging.lost
     figures["split_brain_entries_waiting"] = member.merging.remaining
     figures["split_brain_protection_refusing"] = int(server.protection.is_refusing)
+    figures["survives"] = member.safety.survives()
+    figures["degraded"] = int(bool(member.safety.degraded_because()))
+    figures["replicas_missing"] = member.safety.missing_replicas()
+    shortage = member.dataplane.shortage
+    figures["writes_short_of_backups_total"] = shortage.total
+    figures["partitions_short_of_min_in_sync"] = len(shortage.lacking)
     figures["replicas_held"] = server.table.replica_count(server.ctx.id)
     return figures

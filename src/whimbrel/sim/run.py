@@ -21,7 +21,7 @@ from whimbrel.sim.moments import Moment
 from whimbrel.sim.nemesis import FaultEvent
 from whimbrel.sim.profile import HOUR_US, SECOND_US, Plan, Profile, draw_plan
 from whimbrel.sim.profiles import profile_named
-from whimbrel.sim.stores import copy_wait_us, unsafe_because
+from whimbrel.sim.stores import copy_wait_us, restless_because, unsafe_because
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.workload import REGISTER_MAP, SET_MAP
 from whimbrel.sim.world import Violation, World
@@ -175,7 +175,7 @@ class Run:
         while True:
             if not self._advance(POLL_US):
                 return False
-            reason = unsafe_because(world)
+            reason = restless_because(world) or unsafe_because(world)
             rule = "L2" if "joining or leaving" in reason else "L1"
             if not reason:
                 rule, reason = "L2", world.nemesis.unfinished()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core import safety
+from whimbrel.core.ids import Namespace, PartitionId
+from whimbrel.core.model import MemberInfo
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.structures.map_store import MapStore
@@ -16,6 +18,7 @@ from whimbrel.sim.watch import member_of
 from whimbrel.sim.workload import ABSENT, KeyHistory, value_origin
 
 if TYPE_CHECKING:
+    from whimbrel.core.member import Member
     from whimbrel.sim.host import Host
     from whimbrel.sim.world import World
 
@@ -120,64 +123,61 @@ def stored_number(world: World, history: KeyHistory) -> int:
 
 
 def unsafe_because(world: World) -> str:
-    """Why this is no safe point, in a few words; empty when it is one.
+    """Why the cluster is not safe in the product's own words; empty when it is.
 
-    Safe: one list of exactly the running members, one table, nothing active or due, every
-    configured replica there, in step and equal (facts/reliability 3.1).
+    What ``status`` would say if every member were asked, and answered, at this moment.
     """
+    word = safety_words(world)
+    return "there is no master" if word is None else safety.unsafe_because(*word)
+
+
+def survived_failures(world: World) -> int:
+    """How many failures the product says that it survives now."""
+    word = safety_words(world)
+    return 0 if word is None else safety.survived_failures(*word)
+
+
+def safety_words(world: World) -> tuple[safety.MasterWord, list[safety.Answer]] | None:
+    """The words of the master and of whom it lists; None when nobody is in charge."""
+    master = acting_master(world)
+    if master is None:
+        return None
+    word = master.safety.master_word()
+    return word, [_answer(world, info, word.settled) for info in master.ctx.members.members]
+
+
+def acting_master(world: World) -> Member | None:
+    """The first member that is in charge and awake."""
+    for host in world.up_hosts():
+        member = member_of(host)
+        if host.joined and not host.is_paused and member.migrations.is_in_charge:
+            return member
+    return None
+
+
+def _answer(world: World, info: MemberInfo, is_settled: bool) -> safety.Answer:
+    host = world.watch.host_of(info.id)
+    if host is None or host.is_paused or not host.joined:
+        return info, f"member {info.address} does not answer"
+    return info, member_of(host).safety.member_word(is_settled)
+
+
+def restless_because(world: World) -> str:
+    """Why a run waits although the cluster may be safe: somebody comes, goes, sleeps, changes."""
     hosts = world.up_hosts()
     if not hosts:
         return "nobody runs"
+    ids = sorted(host.info.id for host in hosts)
     for host in hosts:
         if host.is_paused or not host.joined or host.is_leaving:
             return f"{host.name} is paused, joining or leaving"
-        if member_of(host).membership.roles.wish is not None:
+        member = member_of(host)
+        if member.membership.roles.wish is not None:
             return f"{host.name} waits to become lite, or a data member"
-    ids = sorted(host.info.id for host in hosts)
-    first = member_of(hosts[0])
-    for host in hosts:
-        members = member_of(host).ctx.members
-        if members.version != first.ctx.members.version or sorted(members.ids()) != ids:
-            return f"{host.name} has list {members.version} of {len(members.members)} members"
-    master = next((one for one in hosts if member_of(one).ctx.is_master), None)
-    if master is None:
-        return "there is no master"
-    settled, reason = member_of(master).migrations.is_settled()
-    if not settled:
-        return reason
-    table = member_of(master).migrations.table
-    for host in hosts:
-        if member_of(host).migrations.table.versions != table.versions:
-            return f"{host.name} has another table"
-        unsettled = member_of(host).dataplane.unsettled()
-        if unsettled:
-            return f"{host.name} has {unsettled} namespaces out of step"
-    return _incomplete(world, hosts, table.rows)
-
-
-def _incomplete(world: World, hosts: list[Host], rows: list[tuple[MemberId | None, ...]]) -> str:
-    """Which configured replica is missing or not equal to its primary."""
-    by_id = {host.info.id: host for host in hosts}
-    data_members = world.places_of([host for host in hosts if not host.lite])
-    plan = world.plan
-    depth = min(1 + plan.backup_count + plan.async_backup_count, data_members)
-    for pid, row in enumerate(rows):
-        if not data_members:
-            break
-        if any(row[index] not in by_id for index in range(depth)):
-            return f"p{pid} has a hole within its first {depth} indexes"
-        primary = replica_of(by_id[_held(row[0])], pid)
-        for index in range(1, depth):
-            difference = replica_difference(
-                primary, replica_of(by_id[_held(row[index])], pid), index
-            )
-            if difference:
-                return f"p{pid} index {index}: {difference}"
+        if sorted(member.ctx.members.ids()) != ids:
+            listed = member.ctx.members
+            return f"{host.name} has list {listed.version} of {len(listed.members)} members"
     return ""
-
-
-def _held(member: MemberId | None) -> MemberId:
-    return member or MemberId("")
 
 
 def replica_difference(primary: PartitionReplica, backup: PartitionReplica, index: int) -> str:

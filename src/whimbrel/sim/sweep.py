@@ -21,7 +21,7 @@ from whimbrel.sim.nemesis import FaultEvent
 from whimbrel.sim.profile import SECOND_US, Plan, draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Run
-from whimbrel.sim.stores import unsafe_because
+from whimbrel.sim.stores import restless_because, unsafe_because
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.world import Violation, World
 
@@ -125,7 +125,7 @@ class _Rebalance:
 
     def is_safe(self) -> bool:
         """Whether the rebalance is over: everybody knows, everything is in step."""
-        return not unsafe_because(self.world)
+        return not (restless_because(self.world) or unsafe_because(self.world))
 
     def play(self, until: Callable[[], bool]) -> bool:
         """Event by event until something holds; False at a violation, or when it never does."""

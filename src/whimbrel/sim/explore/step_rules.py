@@ -13,6 +13,7 @@ import msgspec
 
 from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.member import Member
+from whimbrel.core.safety import doubted_because
 from whimbrel.core.stimuli import Received
 from whimbrel.sim.check_data import NothingLeaks, ReplicasEqual
 from whimbrel.sim.check_table import (
@@ -26,7 +27,7 @@ from whimbrel.sim.check_table import (
 )
 from whimbrel.sim.explore.worlds import TinyWorld
 from whimbrel.sim.host import Host
-from whimbrel.sim.stores import unsafe_because
+from whimbrel.sim.stores import acting_master, restless_because, safety_words
 from whimbrel.sim.world import World
 
 Broken = list[tuple[str, str]]
@@ -75,10 +76,6 @@ class FakeWorld:
         """All members there are."""
         return self.hosts
 
-    def places_of(self, hosts: list[FakeHost]) -> int:
-        """Each member is a place of its own here."""
-        return len(hosts)
-
     def violation(self, rule: str, sentence: str, who: str = "", _error: object = None) -> None:
         """Collect a broken rule."""
         self.broken.append((rule, f"{who}: {sentence}" if who else sentence))
@@ -114,7 +111,8 @@ class StepRules:
     def __init__(self, world: TinyWorld) -> None:
         self._one = FakeWorld(world)
         self._all = FakeWorld(world)
-        self._all.plan.backup_count = copies_ahead(world) - 1
+        self._ahead = self._all.plan.backup_count = copies_ahead(world) - 1
+        """Backups that each row ends with before its first hole."""
         one, every = cast("World", self._one), cast("World", self._all)
         self._rising = RisingVersions(one)
         self._copies = CopiesKept(one)
@@ -187,9 +185,17 @@ class StepRules:
     def unsafe_because(self, members: list[Member]) -> str:
         """Why a state in which nothing is on its way is not settled; empty when it is."""
         self._all.hosts = [FakeHost(member) for member in members]
-        reason = unsafe_because(cast("World", self._all))
+        world = cast("World", self._all)
+        words, master = safety_words(world), acting_master(world)
+        if words is None or master is None:
+            return "there is no master"
+        # How deep the rows end is the world's affair: it is given the steps and not the aim.
+        reason = restless_because(world) or doubted_because(*words)
         if reason:
             return reason
+        for pid, row in enumerate(master.migrations.table.rows):
+            if any(self._all.host_of(one) is None for one in row[: 1 + self._ahead]):
+                return f"p{pid} has a hole within its first {1 + self._ahead} indexes"
         # The others forget with the next publication, whatever it is about (ADL-25).
         masters = [member for member in members if member.migrations.is_in_charge]
         waiting = any(member.migrations.completed_migrations() for member in masters)
