@@ -160,6 +160,33 @@ def test_a_seat_that_waits_is_no_replica(state: ClusterState, members: int) -> N
     assert ready(pump.nodes[0])["ready"]
 
 
+def test_the_kept_seat_of_a_mere_backup() -> None:
+    """GCM-09: a cluster whose only other member is missing is not safe even if that one held
+    nothing but backups; once the seat is given up a lone member is safe.
+    """
+    pump = Pump(quick_settings(partition_count=1, state_lock_lease_us=20_000_000))
+    pump.form(2)
+    set_state(pump, ClusterState.FROZEN)
+    backup = pump.nodes[0].engine.member.migrations.table.rows[0][1]
+    victim = next(node for node in pump.nodes if node.id == backup)
+    pump.kill(victim)
+    pump.run(20)
+    assert "1 replicas are missing" in unsafe(pump)
+    set_state(pump, ClusterState.ACTIVE)
+    pump.run_until(lambda: not unsafe(pump), 30)
+
+
+def test_who_leaves_is_no_place_for_a_replica() -> None:
+    """Goal: a member that is leaving need not hold what is asked for. Method: it asks to leave."""
+    pump = Pump(quick_settings())
+    pump.form(2)
+    safety = pump.nodes[0].engine.member.safety
+    assert (safety.depth(), safety.degraded_because()) == (2, "")
+    pump.nodes[0].engine.member.ctx.leaving = (pump.nodes[1].id,)
+    assert safety.depth() == 1
+    assert "data members for 2 replicas: 1" in safety.degraded_because()
+
+
 def test_a_hole_counts_where_nothing_may_move() -> None:
     """GCM-04: NO_MIGRATION promotes and leaves the hole, which is no safety."""
     pump = Pump(quick_settings())

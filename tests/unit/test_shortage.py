@@ -165,6 +165,9 @@ def test_the_count_against_a_twin(seed: int) -> None:
     counted = {name: found.get(namespace_of("map", name), 0) for name in expected}
     assert counted == expected
     assert plane.shortage.total == sum(expected.values())
+    net.set_row(0, "b", version + 1)
+    assert not plane.shortage._short, "who holds nothing keeps nothing for its figures"
+    assert plane.shortage.total == sum(expected.values())
 
 
 def test_a_destroyed_map_begins_at_zero() -> None:
@@ -270,6 +273,18 @@ def test_a_clear_waits_for_the_backups(alone: tuple[Pump, Client]) -> None:
         client.answer(client.ask("Map.clear", name="kept"), 200)
     assert told.value.code == OPERATION_TIMEOUT
     assert client.call("Map.size", name="kept") == 5
+
+
+def test_an_asynchronous_backup_does_not_count() -> None:
+    """Goal: only who is waited for is in step. Method: the row's one backup stands at an index
+    that is asynchronous for one map and synchronous for the other.
+    """
+    maps = (MapSettings("m", 1, 1, min_in_sync=1), MapSettings("b2", 2, min_in_sync=1))
+    net = Net("ab", CoreSettings(partition_count=4, maps=maps))
+    net.set_row(0, "a-b", 2)
+    assert net.put("b2", 1, "x").remaining == 1
+    with pytest.raises(RetryableError, match="0 synchronous backups now"):
+        net.put("m", 1, "x")
 
 
 def test_a_dirty_backup_is_there() -> None:

@@ -151,8 +151,8 @@ class WholeMapHandlers:
     ) -> None:
         """Write to our partitions that may be written; covered are those whose backups have it.
 
-        Those that cannot be written now, with too few backups or of which one cannot keep up, are
-        asked for again: an error here would be told of a call that other partitions have carried out.
+        Those that cannot be written now, with too few backups or of which one cannot keep up,
+        are asked for again: an error here would be told of a call that others have carried out.
         """
         share = Share([], has_acted=False)
         admits = self._dataplane.shortage.admits

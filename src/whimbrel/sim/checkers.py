@@ -1,8 +1,8 @@
 """Every rule a run is judged by, as one list.
 
 The rules stand in ``check_views``, ``check_table``, ``check_data``, ``check_losses``,
-``check_history``, ``check_merge``, ``check_states``, ``check_more`` and ``check_moves``; L1, L2
-and L6 are the run's own affair, X3 is shown by running a seed twice.
+``check_history``, ``check_merge``, ``check_states``, ``check_more``, ``check_moves`` and
+``check_safe``; L1, L2 and L6 are the run's own affair, X3 is shown by running a seed twice.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from whimbrel.sim.check_losses import LOSS_CHECKERS
 from whimbrel.sim.check_merge import MERGE_CHECKERS
 from whimbrel.sim.check_more import MORE_CHECKERS
 from whimbrel.sim.check_moves import MOVE_CHECKERS
+from whimbrel.sim.check_safe import SAFE_CHECKERS
 from whimbrel.sim.check_states import STATE_CHECKERS
 from whimbrel.sim.check_table import TABLE_CHECKERS
 from whimbrel.sim.check_views import VIEW_CHECKERS
@@ -33,6 +34,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     *MORE_CHECKERS,
     *STATE_CHECKERS,
     *MOVE_CHECKERS,
+    *SAFE_CHECKERS,
 )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from whimbrel.sim.stores import unsafe_because
+
 if TYPE_CHECKING:
     from whimbrel.sim.host import Host
     from whimbrel.sim.nemesis import FaultEvent
@@ -33,6 +35,15 @@ def _ambush(world: World, event: FaultEvent) -> None:
     host = world.host_named(event.names[0])
     if host.is_up:
         world.traps.set(host, event.value)
+
+
+def _salvo(world: World, event: FaultEvent) -> None:
+    """Members die at one moment. If the product calls it safe, all copies are there (budget)."""
+    if not unsafe_because(world):
+        world.budget.safe_point(len(world.places()))
+    for host in map(world.host_named, event.names):
+        if host.is_up:
+            world.lose_by_crash(host)
 
 
 def _snare(world: World, event: FaultEvent) -> None:
@@ -120,6 +131,7 @@ MORE_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "double": _double,
     "ambush": _ambush,
     "snare": _snare,
+    "salvo": _salvo,
     "freeze": _freeze,
     "jump": _jump,
     "back": _back,

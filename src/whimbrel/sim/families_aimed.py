@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from whimbrel.sim.entropy import coin, log_uniform, pick
+from whimbrel.sim.stores import unsafe_because
 from whimbrel.sim.traps import TRAPS
 
 if TYPE_CHECKING:
@@ -70,7 +71,22 @@ def nap(nemesis: Nemesis) -> None:
     nemesis.later(span_us, "resume", host.name)
 
 
+def salvo(nemesis: Nemesis) -> None:
+    """26: at a moment that the product calls safe, as many members die at once as it may bear."""
+    world = nemesis.world
+    if unsafe_because(world) or any(nemesis.is_condemned(host) for host in world.up_hosts()):
+        return
+    data = [host for host in nemesis.running() if not host.lite and not host.is_draining]
+    count = min(world.plan.backup_count, len(world.places()) - 1)
+    if count < 1 or len(data) <= count:
+        return
+    victims = nemesis.random.sample(data, count)
+    nemesis.do("salvo", *(host.name for host in victims))
+    for host in victims:
+        nemesis.may_return(host)
+
+
 AIMED_FAMILIES: dict[str, Callable[[Nemesis], None]] = {
-    family.__name__: family for family in (snares, uneven, nap)
+    family.__name__: family for family in (snares, uneven, nap, salvo)
 }
 """By name."""

@@ -1,4 +1,4 @@
-"""Bugs put in on purpose for one rule each: C2, C5, D12, L4, L5, M2, O1, P3, P10, R2, R3.
+"""Bugs put in on purpose for one rule each: C2, C5, D12, D13, L4, L5, M2, O1, P3, P10, R2, R3.
 
 A rule that other rules always outrun is a rule that nobody has seen working. Each bug here must be
 reported by the very rule it was made for. See ``planted``, which lists them with its own.
@@ -221,6 +221,23 @@ def late_backup_is_retryable(engine: Engine) -> None:
     replace(server, "_fail_write", fail_write)
 
 
+def missing_seats_count(engine: Engine) -> None:
+    """A seat that waits for a missing member counts as a replica that is there."""
+    safety, table = engine.member.safety, engine.member.migrations.table
+    replace(safety, "missing_replicas", lambda: table.hole_count(safety.depth()))
+
+
+def doubt_not_counted(engine: Engine) -> None:
+    """Replicas that are known to lack something count as in step."""
+    replace(engine.member.dataplane, "unsettled", lambda: 0)
+
+
+def survives_by_settings(engine: Engine) -> None:
+    """As many failures are promised to be borne as there are backups configured."""
+    safety = engine.member.safety
+    replace(safety, "survives", lambda: max(safety._backups_asked()))
+
+
 RULE_BUGS: tuple[Bug, ...] = (
     Bug(lists_not_told, "clients keep an old list", "kill", ("C2",)),
     Bug(backup_takes_writes, "a backup takes writes", "kill", ("P3",)),
@@ -236,4 +253,7 @@ RULE_BUGS: tuple[Bug, ...] = (
     Bug(losses_kept_by_master, "losses die with the master", "over", ("D12",)),
     Bug(losses_of_rows_only, "losses of one map are not told", "over", ("D12",)),
     Bug(late_backup_is_retryable, "done and called failed", "nap", ("C5",)),
+    Bug(missing_seats_count, "safe with a seat empty", "states", ("D13",)),
+    Bug(doubt_not_counted, "safe while replicas differ", "salvo", ("D13",)),
+    Bug(survives_by_settings, "promises more than it has", "salvo", ("D13",)),
 )

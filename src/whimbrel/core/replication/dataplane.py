@@ -371,7 +371,7 @@ class DataPlane:
             if outbox.is_full(limit):
                 congested += 1
         self._congested = congested
-        self._count_must_ask()
+        self.must_ask = congested + len(self.shortage.lacking)
         self.has_backups = congested > 0
         return payloads
 
