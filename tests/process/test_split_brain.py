@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.process.runtime_members import MemberProcess, free_ports
 
 from whimbrel.testing import FaultNetwork, LocalCluster, local_cluster
 from whimbrel.testing.waiting import wait_until
@@ -162,3 +164,38 @@ def test_one_way_cut_and_delay() -> None:
         await_members(cluster, 0, 3)
         cluster.wait_until_safe(PATIENCE_S)
         assert [big.get(f"k{number}") for number in range(20)] == list(range(20))
+
+
+def test_who_gives_way_joins_whom_it_heard(tmp_path: Path) -> None:
+    """Goal: M6: a cluster whose own join list reaches nobody joins the one that found it, once.
+    Method: two members of which one looks for a third, which is configured with nobody.
+    """
+
+    def start(port: int, *joins: int) -> MemberProcess:
+        folder = tmp_path / str(port)
+        folder.mkdir()
+        settings = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+        join = ["--join", ",".join(f"127.0.0.1:{other}" for other in joins)] if joins else []
+        return MemberProcess(folder, "--port", str(port), *settings, *join)
+
+    def events(member: MemberProcess, kind: str) -> list[dict[str, Any]]:
+        return [note for note in member.notes() if note["event"] == kind]
+
+    one, two, alone = free_ports(3)
+    members = [start(one, two, alone), start(two, one)]
+    try:
+        for member in members:
+            member.ready()
+        members.append(start(alone))
+        members[-1].ready()
+
+        def seen() -> tuple[bool, list[int]]:
+            sizes = [events(member, "members_installed")[-1]["members"] for member in members]
+            return sizes == [3, 3, 3], sizes
+
+        wait_until(seen, PATIENCE_S, "three members on every list")
+        assert len(events(members[-1], "cluster_founded")) == 1
+        assert len([note for note in events(members[-1], "expelled") if "member" in note]) == 1
+    finally:
+        for member in members:
+            member.destroy()

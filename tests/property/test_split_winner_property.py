@@ -53,7 +53,7 @@ def test_more_data_members_win(parts: tuple[MemberList, MemberList]) -> None:
     """M6: lite members do not count, list versions neither; equal parts: the smaller address."""
     one, other = parts
     counts = [sum(not info.lite for info in part.members) for part in parts]
-    masters = [str(part.members[0].address) for part in parts]
+    masters = [part.members[0].address for part in parts]
     if counts[0] != counts[1]:
         assert is_weaker(one, told_by(other)) is (counts[0] < counts[1])
     else:

@@ -119,6 +119,8 @@ class Net:
         """Which messages over links never arrive, beside those lost by chance."""
         self.respawn = False
         """Whether an expelled process is followed by a fresh one on its address."""
+        self.hands_on = True
+        """Whether that one hears where the members listen that the one before gave way to."""
         self.hold_leavers = False
         """Whether leaving members are kept, as if their data never moved."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -160,6 +162,7 @@ class Net:
         lite: bool = False,
         id: str = "",  # noqa: A002 - as the field is called
         settings: CoreSettings | None = None,
+        heard: tuple[Address, ...] = (),
     ) -> Host:
         assert self.listening(address_of(port)) is None, "port in use"
         member = MemberId(id or f"m{len(self.hosts)}-{port}")
@@ -167,7 +170,7 @@ class Net:
         host = Host(self, info, settings or self.settings)
         host.join = tuple(address_of(number) for number in join)
         self.hosts.append(host)
-        host.step(lambda: host.room.on_started(host.join))
+        host.step(lambda: host.room.on_started(host.join, heard))
         return host
 
     def cluster(self, count: int, first_port: int = 1) -> list[Host]:
@@ -352,12 +355,13 @@ class Net:
         host.expelled_us = self.now_us
         self.kill(host)
         if self.respawn:
-            ports = tuple(address.port for address in host.join)
-            self.at(SECOND // 10, lambda: self._respawn(host.address.port, ports))
+            self.at(SECOND // 10, lambda: self._respawn(host))
 
-    def _respawn(self, port: int, ports: tuple[int, ...]) -> None:
-        if self.listening(address_of(port)) is None:
-            self.start(port, ports)
+    def _respawn(self, old: Host) -> None:
+        if self.listening(old.address) is None:
+            ports = tuple(address.port for address in old.join)
+            heard = old.room.gone_on_at if self.hands_on else ()
+            self.start(old.address.port, ports, heard=heard)
 
 
 def with_settings(**changes: object) -> CoreSettings:

@@ -81,6 +81,8 @@ class Expelled(Effect, frozen=True):
     """The cluster goes on without this member; it must drop its data and its clients."""
 
     reason: str
+    addresses: tuple[Address, ...] = ()
+    """Where those listen that go on, their master first; for ``Started`` of the next one."""
 
 
 class Stopped(Effect, frozen=True):

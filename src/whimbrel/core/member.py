@@ -173,7 +173,7 @@ class Member:
                 self.membership.on_address_unreachable(stimulus.address)
             case Started():
                 self.dataplane.anti_entropy.start()
-                self.membership.on_started(stimulus.join_addresses)
+                self.membership.on_started(stimulus.join_addresses, stimulus.heard)
             case LeaveWanted():
                 self._want_leave()
             case StructuresChanged():
@@ -296,7 +296,7 @@ class Member:
             self.is_expelled = True
             self.is_joined = False
             self._keep_for_merge()
-            self.ctx.emit(Expelled(reason))
+            self.ctx.emit(Expelled(reason, self.membership.gone_on_at))
 
     def _keep_for_merge(self) -> None:
         """Leave to the next incarnation what it has to merge into the cluster that goes on."""

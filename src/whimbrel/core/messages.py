@@ -112,8 +112,11 @@ class SuspicionTold(Message, frozen=True):
     """Whom it is meant for; another process may listen at that address by now."""
     data_members: int = 0
     """Data members on the sender's list: the weight of its part of the cluster (M6)."""
-    master_address: str = ""
-    """``host:port`` of its master; decides between parts of equal weight."""
+    addresses: tuple[Address, ...] = ()
+    """Where its members listen, the master first, not all of a large list: who gives way looks for
+    the cluster there. The first decides between parts of equal weight."""
+    partition_count: int = 0
+    """Of the sender's cluster; 0 is unknown. A part with another one would refuse us for good."""
 
 
 class ClaimRequested(Message, frozen=True):

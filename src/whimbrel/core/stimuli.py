@@ -16,6 +16,8 @@ class Started(Stimulus, frozen=True):
     """The shell listens; begin discovery."""
 
     join_addresses: tuple[Address, ...]
+    heard: tuple[Address, ...] = ()
+    """Where those listen that the incarnation before this one gave way to (``Expelled``)."""
 
 
 class Received(Stimulus, frozen=True):

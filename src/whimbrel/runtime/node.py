@@ -438,7 +438,7 @@ class Node:
         self._new_engine(member.ctx.me.lite)
         if data is not None:
             self.engine.member.take_over(data)
-        self.stimulate(Started(self._join_addresses()))
+        self.stimulate(Started(self._join_addresses(), output.addresses))
 
     def _stopped(self, output: Stopped) -> None:
         if self.stopped.done():

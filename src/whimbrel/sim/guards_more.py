@@ -20,6 +20,7 @@ from whimbrel.core.events import (
 )
 from whimbrel.core.ids import NO_INDEX, MemberId
 from whimbrel.core.jobs import Job
+from whimbrel.core.membership.strangers import SEARCH_TIMER
 from whimbrel.core.messages import (
     PublicationAnswered,
     TablePublished,
@@ -391,6 +392,20 @@ def sent_once(engine: Engine) -> None:
     replace(calls, "member_left", forget)
 
 
+def followers_search(engine: Engine) -> None:
+    """Only a master looks for other parts of the cluster."""
+    membership = engine.member.membership
+    strangers, on_timer = membership.strangers, membership.strangers.on_timer
+
+    def search() -> None:
+        if membership.ctx.is_master:
+            on_timer()
+        else:
+            strangers.start()
+
+    membership._timers[SEARCH_TIMER] = search
+
+
 MORE_GUARDS: tuple[Bug, ...] = (
     Bug(told_before_table, "services are told too late", "kill", ("P13",)),
     Bug(own_indexes_told, "services are told no index", "kill", ("P13",)),
@@ -419,6 +434,7 @@ MORE_GUARDS: tuple[Bug, ...] = (
     Bug(leave_in_any_state, "leaving waits for a state", "leave", ("L1", "L2")),
     Bug(claims_need_suspicion, "any claim is agreed to", "split", ("M1", "M2", "M3", "L1")),
     Bug(suspicion_told, "a removed member hears nothing", "pause", ("L1",)),
+    Bug(followers_search, "followers look for nobody", "lists", ("L1",)),
     Bug(all_removed_remembered, "one of two missing members is forgotten", "states", ()),
     Bug(restart_recognised, "a restart is not noticed", "states", ("C1", "D6", "D1", "L1")),
     Bug(refusals_weighed, "a refused write is called failed", "reset", ("C5",)),

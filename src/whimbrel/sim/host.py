@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 BACKLOG_MAX = 200_000
 """Events a paused member may have waiting; sockets would have pushed back long before."""
+EXPELLED = "expelled"
+"""Why an incarnation ended that is followed by another one of the same process."""
 
 Call = tuple[Callable[..., None], tuple[Any, ...], bool]
 """(method, arguments, whether it is a timer)"""
@@ -103,6 +105,10 @@ class Host:
         """What the wall clock shows while it stands still; the monotonic clock goes on."""
         self.info = MemberInfo(MemberId(""), address, lite, host=self.machine)
         self.engine: Engine | None = None
+        self.joins: tuple[Address, ...] = ()
+        """Addresses that processes here are configured with."""
+        self.known: dict[Address, None] = {}
+        """Addresses of members that this process was ever linked to."""
         self.links: dict[MemberId, PeerLink] = {}
         self.address_links = AddressLinks(self)
         self.clients: dict[int, ClientConnection] = {}
@@ -117,9 +123,12 @@ class Host:
     # -- life -----------------------------------------------------------------------------
 
     def start(
-        self, join_addresses: tuple[Address, ...], split_data: SplitData | None = None
+        self,
+        join_addresses: tuple[Address, ...],
+        split_data: SplitData | None = None,
+        heard: tuple[Address, ...] = (),
     ) -> None:
-        """Start a process under a fresh identity, maybe with what it held in a split."""
+        """Start a process under a fresh identity, maybe with what it held and heard in a split."""
         world = self.world
         self.incarnation += 1
         self.is_up, self.is_silent, self.is_paused = True, False, False
@@ -138,7 +147,7 @@ class Host:
         world.probes_attach(self)
         world.trace.mark(world.now_us, self.name, "start", self.info.id[:8])
         self._schedule_tick()
-        self.stimulate(Started(join_addresses))
+        self.stimulate(Started(join_addresses, heard))
 
     def end(self, reason: str, keep_sent: bool) -> None:
         """The process is gone; what it had sent may still arrive (``keep_sent``) or only a part."""
@@ -158,6 +167,8 @@ class Host:
                         self.world.network.reset(pipe)
         self.links.clear()
         self.address_links.drop()
+        if reason != EXPELLED:
+            self.known.clear()
         clients, self.clients = self.clients, {}
         for connection in clients.values():
             connection.closed = True
@@ -475,6 +486,7 @@ class Host:
             return
         if present is not None:
             present.close()
+        self.known[output.address] = None
         link = self.links[output.member] = PeerLink(self, output.member, output.address)
         link.connect()
 
@@ -499,11 +511,11 @@ class Host:
         world.host_expelled(self)
         data = None if self.engine is None else self.engine.member.split_data
         is_open = self.engine is None or self.engine.member.ctx.members.state.join_allowed
-        self.end("expelled", keep_sent=True)
+        self.end(EXPELLED, keep_sent=True)
         if is_open:  # where nobody new may join, only the old identity finds its seat (GCM-09)
             self.info = msgspec.structs.replace(self.info, id=MemberId(""))
         world.break_links_to(self, notice=True)
-        self.start(world.join_addresses(), data)
+        self.start((*self.joins, *self.known), data, output.addresses)
 
     def _stopped(self, output: Stopped) -> None:
         world = self.world

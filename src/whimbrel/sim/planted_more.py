@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.core.ids import MemberId, Row
+from whimbrel.core.ids import Address, MemberId, Row
 from whimbrel.core.model import RowState
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.engine import Engine
@@ -140,6 +140,17 @@ def silence_unnoticed(engine: Engine) -> None:
     replace(engine.member.membership.detector, "expire", lambda: None)
 
 
+def heard_forgotten(engine: Engine) -> None:
+    """Who gives way to a part of the cluster does not tell its next incarnation where that is."""
+    membership = engine.member.membership
+    on_started = membership.on_started
+
+    def start(join_addresses: tuple[Address, ...], heard: tuple[Address, ...] = ()) -> None:
+        on_started(join_addresses)
+
+    replace(membership, "on_started", start)
+
+
 MORE_BUGS: tuple[Bug, ...] = (
     Bug(equal_version_taken, "tables of equal version are taken", "kill", ("P1", "X2", "L1")),
     Bug(call_run_twice, "a repeated call runs twice", "reset", ("C4", "D2", "D4", "D1", "D3")),
@@ -153,4 +164,5 @@ MORE_BUGS: tuple[Bug, ...] = (
     Bug(cyclic_target, "a cycle is wanted", "kill", ("P10", "L1")),
     Bug(nobody_may_leave, "leaving never ends", "leave", ("L2", "L1")),
     Bug(silence_unnoticed, "silence is not noticed", "over", ("L1", "L2", "L5", "C1")),
+    Bug(heard_forgotten, "who gives way founds anew", "lists", ("L1",)),
 )

@@ -76,6 +76,9 @@ class Profile(msgspec.Struct, frozen=True):
     """How often a cluster is founded with the ways of 4.0 instead."""
     merge_policies: tuple[str, ...] = ("PutIfAbsent",)
     """Of the maps, one a run."""
+    partial_joins: bool = False
+    """Each member is configured with some of the others only, or with nobody; together their lists
+    connect all."""
     keeps_identity: bool = False
     """A process that starts again is who it was, as with a data directory."""
 

@@ -146,9 +146,7 @@ class Run:
         world = self.world
         generator = world.entropy.of("plan")
         for host in world.hosts[: world.plan.members]:
-            world.scheduler.after(
-                generator.randrange(SECOND_US), host.start, world.join_addresses()
-            )
+            world.scheduler.after(generator.randrange(SECOND_US), world.start, host)
         for client in world.clients:
             world.scheduler.after(generator.randrange(2 * SECOND_US), client.start)
         world.nemesis.play()

@@ -20,7 +20,7 @@ from whimbrel.errors import UsageError
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.budget import FailureBudget
 from whimbrel.sim.deeds import MORE_VERBS
-from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.entropy import Entropy, coin
 from whimbrel.sim.families_operator import is_everywhere_active
 from whimbrel.sim.host import Host
 from whimbrel.sim.moments import Moments
@@ -97,6 +97,7 @@ class World:
             )
             for index in range(plan.hosts)
         ]
+        self._draw_joins()
         self._by_address = {host.address: host for host in self.hosts}
         self._by_name = {host.name: host for host in self.hosts}
         self.clients = [
@@ -150,8 +151,32 @@ class World:
         return [host.address for host in self.hosts]
 
     def join_addresses(self) -> tuple[Address, ...]:
-        """What members are configured with; some of it dead, one of it their own."""
+        """What members are configured with as a rule; some of it dead, one of it their own."""
         return tuple(self.addresses())
+
+    def start(self, host: Host) -> None:
+        """A process starts at a place, as it is configured there."""
+        host.start(host.joins)
+
+    def _draw_joins(self) -> None:
+        """Configure every place: with all addresses, or with some that connect all of them.
+
+        Of each place and one before it one knows the other; by a coin somebody knows more.
+        """
+        for host in self.hosts:
+            host.joins = self.join_addresses()
+        if not self.plan.profile.partial_joins:
+            return
+        generator = self.entropy.of("joins")
+        lists: dict[Host, list[Address]] = {host: [] for host in self.hosts}
+        for number, host in enumerate(self.hosts[1:], 1):
+            other = self.hosts[generator.randrange(number)]
+            knower, known = (host, other) if coin(generator, 0.5) else (other, host)
+            lists[knower].append(known.address)
+        for host, addresses in lists.items():
+            if coin(generator, 0.2):
+                addresses.append(self.hosts[generator.randrange(len(self.hosts))].address)
+            host.joins = tuple(addresses)
 
     def up_hosts(self) -> list[Host]:
         """Members whose process exists, without those that are outside for ever."""
@@ -375,7 +400,12 @@ class World:
         host = self.host_named(event.names[0])
         if not host.is_up and not host.is_outside:
             self.break_links_to(host, notice=True)
-            host.start(self.join_addresses())
+            self.start(host)
+
+    def _joins(self, event: FaultEvent) -> None:
+        """From its next start the first place is configured with the addresses of the others."""
+        host, *others = [self.host_named(name) for name in event.names]
+        host.joins = tuple(other.address for other in others)
 
     def _pause(self, event: FaultEvent) -> None:
         host = self.host_named(event.names[0])
@@ -461,6 +491,7 @@ _VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
     "crash": World._crash,
     "silent": World._crash,
     "start": World._start,
+    "joins": World._joins,
     "pause": World._pause,
     "resume": World._resume,
     "leave": World._leave,

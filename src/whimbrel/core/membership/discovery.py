@@ -71,6 +71,9 @@ class Discovery:
         """Masters named since the last probes, and whether one named itself."""
         self._foreign: dict[Address, str] = {}
         """Addresses of other clusters, noted once each."""
+        self._heard_from: dict[Address, int] = {}
+        """Addresses that the incarnation before us gave way to and we are not configured with,
+        and when somebody answered from there last."""
         self._target: MemberInfo | None = None
         self._heard_us: dict[Address, int] = {}
         """When a seeking member was last heard of at an address."""
@@ -84,10 +87,18 @@ class Discovery:
 
     # -- rounds ---------------------------------------------------------------------------
 
-    def start(self, addresses: tuple[Address, ...]) -> None:
-        """Probe all addresses but our own; with none to probe, found the cluster at once."""
-        me = self._room.ctx.me
-        self._sights = {item: Sight.SILENT for item in addresses if item != me.address}
+    def start(self, addresses: tuple[Address, ...], heard: tuple[Address, ...] = ()) -> None:
+        """Probe all addresses but our own; with none to probe, found the cluster at once.
+
+        Args:
+            addresses: Those that we are configured with.
+            heard: Those that the incarnation before us gave way to; whoever is there is asked
+                like the others, and waited for until it is silent for the heartbeat time-out.
+        """
+        ctx = self._room.ctx
+        places = dict.fromkeys((*addresses, *heard))
+        self._sights = {item: Sight.SILENT for item in places if item != ctx.me.address}
+        self._heard_from = {item: ctx.now_us for item in heard if item not in addresses}
         if self._sights:
             self._probe()
         else:
@@ -109,11 +120,19 @@ class Discovery:
         else:
             self._probe()
 
+    def _is_given_up(self, address: Address) -> bool:
+        """Whether only the incarnation before us had heard that address, and it fell silent.
+
+        It is not what we were told to wait for: where nobody is left we go on by our own list.
+        """
+        ctx = self._room.ctx
+        last_us = self._heard_from.get(address)
+        return last_us is not None and ctx.now_us - last_us > ctx.settings.heartbeat_timeout_us
+
     def _maybe_end_round(self) -> None:
-        sights = self._sights.values()
-        if self._target is not None or Sight.LOWER in sights:
+        if self._target is not None or Sight.LOWER in self._sights.values():
             self._clear_rounds = 0
-        elif all(sight in CLEAR for sight in sights):
+        elif all(one in CLEAR or self._is_given_up(at) for at, one in self._sights.items()):
             self._clear_rounds += 1
         else:
             return
@@ -172,6 +191,8 @@ class Discovery:
         """Somebody answered our probe: a member, another seeker, or another cluster's member."""
         ctx = self._room.ctx
         address = answer.asked or answer.sender.address
+        if address in self._heard_from:
+            self._heard_from[address] = ctx.now_us
         if answer.cluster_name != ctx.settings.cluster_name:
             self._see_foreigner(address, answer.cluster_name)
         elif answer.master is not None:
@@ -287,6 +308,8 @@ class Discovery:
         )
         if ranked:
             self._target = ranked[0][1]
+        if self._target is not None and self._is_given_up(self._target.address):
+            self._target = None
 
     def _ask_to_join(self) -> None:
         if self._target is None or self._room.phase is not Phase.SEEKING:

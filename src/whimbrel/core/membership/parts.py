@@ -2,14 +2,18 @@
 
 Each side knows its own list and what the other tells about its own. The rule uses nothing else, so
 both come to the same answer: more data members win; of equal parts the one whose master has the
-smaller ``host:port``. Two parts never have the same master address, because two processes cannot
-listen at one.
+smaller address. Two parts never have the same master address, because two processes cannot listen
+at one.
 """
 
 from __future__ import annotations
 
+from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import SuspicionTold
 from whimbrel.core.model import MemberList
+
+ADDRESSES_TOLD_MAX = 64
+"""Addresses of a list that somebody outside is told; each of them knows the master."""
 
 
 def data_member_count(members: MemberList) -> int:
@@ -17,9 +21,19 @@ def data_member_count(members: MemberList) -> int:
     return sum(not info.lite for info in members.members)
 
 
-def master_address(members: MemberList) -> str:
-    """``host:port`` of a list's master; empty for an empty list."""
-    return str(members.members[0].address) if members.members else ""
+def told_of(
+    members: MemberList, to: MemberId | None = None, partition_count: int = 0
+) -> SuspicionTold:
+    """What a list says to somebody who is not on it."""
+    return SuspicionTold(
+        members.version,
+        members.master,
+        members.ids(),
+        to,
+        data_member_count(members),
+        tuple(info.address for info in members.members[:ADDRESSES_TOLD_MAX]),
+        partition_count,
+    )
 
 
 def is_apart(ours: MemberList, told: SuspicionTold) -> bool:
@@ -44,9 +58,9 @@ def is_weaker(ours: MemberList, told: SuspicionTold) -> bool:
 
     Args:
         ours: Our list.
-        told: Of a list without any of our members (``is_apart``), with weight and master address.
+        told: Of a list without any of our members (``is_apart``), with weight and addresses.
     """
     mine, theirs = data_member_count(ours), told.data_members
     if mine != theirs:
         return mine < theirs
-    return master_address(ours) > told.master_address
+    return ours.members[0].address > told.addresses[0]

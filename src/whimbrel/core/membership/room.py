@@ -14,7 +14,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.effects import LinkUnwanted, LinkWanted, MembersChanged, Stopped
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import Detector
-from whimbrel.core.membership.parts import data_member_count, master_address
+from whimbrel.core.membership.parts import told_of
 from whimbrel.core.messages import Census, MembersPublished, SuspicionTold
 from whimbrel.core.model import LostStructure, MemberInfo, MemberList, structures_in_words
 
@@ -53,7 +53,10 @@ class Room:
         """Whether we were expelled by a part of the cluster that had gone its own way (M6)."""
         self.gone_on: tuple[MemberId, ...] = ()
         """Once we are expelled: the members that go on without us; empty when nobody named them."""
+        self.gone_on_at: tuple[Address, ...] = ()
+        """Where these listen, their master first: the next incarnation looks there, too."""
         self.join_addresses: tuple[Address, ...] = ()
+        """Where members may be: what we were configured with, and what was heard before us."""
         self.former: dict[Address, MemberId] = {}
         """Where removed members listened, unless they left gracefully; oldest first."""
         self.over: dict[tuple[MemberId, int], None] = {}
@@ -180,15 +183,7 @@ class Room:
 
     def suspicion(self, to: MemberId) -> SuspicionTold:
         """What we tell somebody who is not on our list."""
-        members = self.ctx.members
-        return SuspicionTold(
-            members.version,
-            members.master,
-            members.ids(),
-            to,
-            data_member_count(members),
-            master_address(members),
-        )
+        return told_of(self.ctx.members, to, self.ctx.settings.partition_count)
 
     def _tell_removed(self, removed: list[MemberInfo]) -> None:
         for info in removed:

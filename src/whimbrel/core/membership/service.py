@@ -30,6 +30,7 @@ from whimbrel.core.membership.heartbeats import HEARTBEAT_TIMER, Heartbeats
 from whimbrel.core.membership.joining import JOIN_TIMER, Joining
 from whimbrel.core.membership.leaving import GRACE_TIMER, LEAVE_TIMER, Leaving
 from whimbrel.core.membership.newcomers import Newcomers
+from whimbrel.core.membership.parts import told_of
 from whimbrel.core.membership.promotion import ROLE_TIMER, RoleChanges, Then
 from whimbrel.core.membership.room import PUBLISH_TIMER, Phase, Room
 from whimbrel.core.membership.strangers import SEARCH_TIMER, Strangers
@@ -133,17 +134,20 @@ class Membership(Room):
 
     # -- stimuli --------------------------------------------------------------------------
 
-    def on_started(self, join_addresses: tuple[Address, ...]) -> None:
+    def on_started(
+        self, join_addresses: tuple[Address, ...], heard: tuple[Address, ...] = ()
+    ) -> None:
         """Begin discovery. A second start is ignored.
 
         Args:
             join_addresses: Where members may be; our own and dead ones may be among them.
+            heard: Where the members listen that the incarnation before this one gave way to.
         """
         if self.phase is not Phase.IDLE:
             return
         self.phase = Phase.SEEKING
-        self.join_addresses = tuple(dict.fromkeys(join_addresses))
-        self.discovery.start(self.join_addresses)
+        self.join_addresses = tuple(dict.fromkeys((*heard, *join_addresses)))
+        self.discovery.start(join_addresses, heard)
         self._react()
 
     def on_message(self, sender: MemberId, address: Address, message: Message) -> None:
@@ -384,8 +388,7 @@ class Membership(Room):
         if mine is not None:
             self.install(new)
         else:
-            told = SuspicionTold(new.version, sender, new.ids())
-            self.strangers.on_told(sender, address, told)
+            self.strangers.on_told(sender, address, told_of(new))
 
     def _on_heartbeat(self, sender: MemberId, address: Address, beat: Heartbeat) -> None:
         if self.phase is Phase.SEEKING:
@@ -418,9 +421,7 @@ class Membership(Room):
 
     def _on_claim_answered(self, sender: MemberId, address: Address, answer: ClaimAnswered) -> None:
         if self.phase is Phase.MEMBER and not self.claim.on_answer(sender, answer):
-            shown = answer.list
-            told = SuspicionTold(shown.version, shown.master, shown.ids())
-            self.strangers.on_told(sender, address, told)
+            self.strangers.on_told(sender, address, told_of(answer.list))
 
     def _on_leave_requested(
         self, sender: MemberId, address: Address, request: LeaveRequested

@@ -1,7 +1,7 @@
 """Those who are not on our list, and lists that we are not on (M5, M6).
 
 Knows when to tell somebody that the cluster goes on without it, when to believe that about
-ourselves, and how a master looks for a part of the cluster that it lost sight of. When two parts
+ourselves, and how a part of the cluster that was lost sight of is looked for. When two parts
 that went separate ways meet, the weaker one gives way: fewer members, then the lower list version,
 then the greater id of its master. Both sides compute the same from one list each. Two lists without
 a common member are a split: then ``parts`` decides. What the weaker part held is merged then, and
@@ -77,7 +77,7 @@ class Strangers:
     def on_told(self, sender: MemberId, address: Address, told: SuspicionTold) -> None:
         """Somebody goes on without us: end, or treat the sender as the one who is lost."""
         room, ctx = self._room, self._room.ctx
-        if told.to not in (None, ctx.id):
+        if told.to not in (None, ctx.id) or self._is_incompatible(told):
             return
         rules = ctx.is_master or room.is_claiming
         if ctx.id in told.members:
@@ -89,13 +89,30 @@ class Strangers:
                 for member in ctx.others():
                     ctx.send(member, msgspec.structs.replace(told, to=member))
             room.is_split = is_split(ctx.members, told)
-            room.gone_on = told.members
+            room.gone_on, room.gone_on_at = told.members, told.addresses
             room.expel(f"list version {told.list_version} of master {told.master} is without us")
         elif ctx.is_member(sender):
             # It lives in a weaker part of the cluster: for ours it is dead.
             room.detector.gone(sender, FOLLOWS_ANOTHER)
         elif ctx.is_master:
             self._send(sender, address)
+
+    def _is_incompatible(self, told: SuspicionTold) -> bool:
+        """Whether it is a cluster that we can never join: neither gives way, both say so."""
+        ctx = self._room.ctx
+        if told.partition_count in (0, ctx.settings.partition_count):
+            return False
+        ctx.note(
+            "incompatible_cluster",
+            "warning",
+            master=told.master,
+            address=str(told.addresses[0]) if told.addresses else None,
+            partition_count=told.partition_count,
+            our_partition_count=ctx.settings.partition_count,
+        )
+        if ctx.is_master and told.master is not None and told.addresses:
+            self._send(told.master, told.addresses[0])
+        return True
 
     def _must_yield(self, sender: MemberId, told: SuspicionTold) -> bool:
         ctx = self._room.ctx
@@ -118,7 +135,7 @@ class Strangers:
         if version > ours.version and self._heartbeats.was_paused():
             # While we slept they went on, with writes that we know nothing of.
             return True
-        if told.master_address and is_apart(ours, told):
+        if told.addresses and is_apart(ours, told):
             return is_weaker(ours, told)
         if (len(theirs), version) != (len(mine), ours.version):
             return (len(theirs), version) > (len(mine), ours.version)
@@ -132,25 +149,34 @@ class Strangers:
         ctx.arm(SEARCH_TIMER, ctx.settings.heartbeat_timeout_us)
 
     def on_timer(self) -> None:
-        """As master, probe the addresses where members of this cluster once were or may be."""
+        """Probe the addresses where members of this cluster once were or may be.
+
+        The master looks for all that was removed, a follower where only its own join addresses
+        say: a part may be known to nobody else.
+        """
         room, ctx = self._room, self._room.ctx
-        if ctx.is_master:
-            here = {info.address for info in ctx.members.members}
-            for address in dict.fromkeys((*room.join_addresses, *room.former)):
-                if address not in here:
-                    probe = ProbeRequested(ctx.settings.cluster_name, ctx.me, address)
-                    ctx.send_to(address, probe)
+        here = {info.address for info in ctx.members.members}
+        for address in dict.fromkeys((*room.join_addresses, *room.former)):
+            if address not in here and (ctx.is_master or address not in room.former):
+                probe = ProbeRequested(ctx.settings.cluster_name, ctx.me, address)
+                ctx.send_to(address, probe)
         self.start()
 
     def on_answer(self, answer: ProbeAnswered) -> None:
-        """Tell another part of this cluster that we are here; it answers or gives way."""
+        """Tell another part of this cluster that we are here; it answers or gives way.
+
+        Parts are told by their masters, so a follower passes the answer on to its own.
+        """
         ctx = self._room.ctx
         master = answer.master
         if (
-            self._room.phase is Phase.MEMBER
-            and ctx.is_master
-            and answer.cluster_name == ctx.settings.cluster_name
-            and master is not None
-            and not ctx.is_member(master.id)
+            self._room.phase is not Phase.MEMBER
+            or answer.cluster_name != ctx.settings.cluster_name
+            or master is None
+            or ctx.is_member(master.id)
         ):
+            return
+        if ctx.is_master:
             self._send(master.id, master.address)
+        elif ctx.master is not None:
+            ctx.send(ctx.master, answer)
