@@ -108,6 +108,8 @@ class Channel(asyncio.Protocol):
         self._splitter = wire.FrameSplitter(wire.GREETING_BYTES_MAX)
         self.greeted: asyncio.Future[MemberInfo] = host.loop.create_future()
         self.transport: asyncio.Transport | None = None
+        self.has_connected = False
+        """Whether somebody has accepted the connection, open or not by now."""
         self.out: list[bytes] = []
         """Frames for the next flush."""
         self._backlog_bytes_max = host.settings.link_backlog_bytes_max
@@ -120,6 +122,7 @@ class Channel(asyncio.Protocol):
         """Greet."""
         # a cast: transports of other loops are no subclasses of asyncio's
         self.transport = cast("asyncio.Transport", transport)
+        self.has_connected = True
         self.transport.write(self._host.greeting(self._name))
 
     def data_received(self, data: bytes) -> None:
@@ -185,19 +188,16 @@ class Channel(asyncio.Protocol):
             self.transport.abort()
 
 
-async def open_channel(
-    host: LinkHost, address: Address, name: str, on_lost: Callable[[], None]
-) -> tuple[Channel, MemberInfo]:
+async def open_channel(host: LinkHost, address: Address, channel: Channel) -> MemberInfo:
     """Connect, greet and wait for the answer.
 
     Raises:
         ConnectionRefusedError: Nobody listens.
         OSError: It broke before the answer, or there can be no such address.
     """
-    channel = Channel(host, name, on_lost)
     try:
         await host.loop.create_connection(lambda: channel, address.host, address.port)
-        return channel, await asyncio.shield(channel.greeted)
+        return await asyncio.shield(channel.greeted)
     except (ValueError, OverflowError) as problem:
         # a name that no name server can be asked for; it may have come from a stranger
         raise OSError(f"no address {address.host!r}: {problem}") from None
@@ -274,9 +274,8 @@ class PeerLink:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 for name in wire.CHANNELS:
-                    channel, info = await open_channel(
-                        self._host, self.address, name, self._channel_lost
-                    )
+                    channel = Channel(self._host, name, self._channel_lost)
+                    info = await open_channel(self._host, self.address, channel)
                     opened.append(channel)
                     if info.id != self.peer:
                         raise ConnectionRefusedError("another member listens there now")
@@ -380,14 +379,15 @@ class AddressLink:
         return [found] if found is not None else []
 
     async def _run(self) -> None:
+        channel = Channel(self._host, wire.CONTROL_CHANNEL, self._end)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                channel, _ = await open_channel(
-                    self._host, self.address, wire.CONTROL_CHANNEL, self._end
-                )
-        except (OSError, TimeoutError):
+                await open_channel(self._host, self.address, channel)
+        except (OSError, TimeoutError) as problem:
             self._end()
-            self._host.stimulate(AddressUnreachable(self.address))
+            # A stopped process still accepts; it may be the member that everybody waits for.
+            if not (channel.has_connected and isinstance(problem, TimeoutError)):
+                self._host.stimulate(AddressUnreachable(self.address))
             return
         self._channel = channel
         for frame in self._waiting:
