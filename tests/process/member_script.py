@@ -2,12 +2,15 @@
 
 The real one belongs to another room; here the shell alone is looked at. Usage: the arguments of
 ``whimbrel start``; ``WHIMBREL_TEST_BREAK=1`` breaks an invariant one tick after joining,
-``WHIMBREL_TEST_ADMIN=1`` keeps the admin server from starting.
+``WHIMBREL_TEST_ADMIN=1`` keeps the admin server from starting, and
+``WHIMBREL_TEST_ADMIN_FAILS=N`` lets its first N starts fail for want of open files.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
 import os
 import sys
 import types
@@ -36,6 +39,8 @@ async def start(node: Any, host: str, port: int) -> Admin:
         await writer.drain()
         writer.close()
 
+    if next(attempts) < int(os.environ.get("WHIMBREL_TEST_ADMIN_FAILS", "0")):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     if os.environ.get("WHIMBREL_TEST_ADMIN"):
         raise ImportError("the test has no admin server")
     if os.environ.get("WHIMBREL_TEST_BREAK"):
@@ -47,6 +52,7 @@ async def start(node: Any, host: str, port: int) -> Admin:
     return Admin(await asyncio.start_server(answer, sock=node.admin_socket))
 
 
+attempts = itertools.count()
 Starter = Callable[[Any, str, int], Awaitable[Admin]]
 
 module: Any = types.ModuleType("whimbrel.admin.server")

@@ -15,6 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("member_script.py")
+WHOLE = ("-m", "whimbrel")
 PATIENCE_S = 20.0
 
 
@@ -30,12 +31,15 @@ def free_ports(count: int) -> list[int]:
 class MemberProcess:
     """One ``whimbrel start``."""
 
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, is_whole: bool = False, **environment: str
+    ) -> None:
+        """Start it; ``is_whole`` with the real admin server, else with one that only lives."""
         self.log = folder / f"member-{len(list(folder.iterdir()))}.log"
         paths = [str(ROOT / "src"), str(ROOT)]
         with self.log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), "start", *arguments],
+                [sys.executable, *(WHOLE if is_whole else [str(SCRIPT)]), "start", *arguments],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -19,7 +21,8 @@ from whimbrel.core.events import (
 )
 from whimbrel.core.ids import MemberId
 from whimbrel.errors import ConfigError, IllegalStateError, OperationError
-from whimbrel.serving.documents import Documents
+from whimbrel.core.safety import Safety
+from whimbrel.runtime import node as node_module
 
 QUICK: dict[str, object] = {
     "network.port": 0,
@@ -59,7 +62,7 @@ def test_start_waits_only_so_long_for_replicas(
     """Goal: a member whose replicas do not come is started all the same: after its own bound, or
     after the caller's, because it has joined. Method: they are said never to have arrived.
     """
-    monkeypatch.setattr(Documents, "arriving", lambda _self: "1 replica has not arrived")
+    monkeypatch.setattr(Safety, "arriving_because", lambda _self: "1 replica has not arrived")
 
     async def scenario() -> None:
         config = {**QUICK, "member.ready_wait_s": wait_s, "log.level": "info"}
@@ -184,5 +187,42 @@ def test_a_lite_member_is_promoted_and_demoted() -> None:
         with pytest.raises(IllegalStateError, match="ended"):
             await first.promote_local_lite_member()
         await second.leave(timeout_s=20)
+
+    asyncio.run(scenario())
+
+
+def test_an_admin_server_that_ended_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: an end that nobody ordered is told, and the port is served again, however long
+    somebody else has it meanwhile. Method: the server closes the port and says that it ended.
+    """
+    monkeypatch.setattr(node_module, "ADMIN_PAUSE_S", 0.01)
+    sockets: list[int] = []
+
+    async def serve(node: node_module.Node) -> Callable[[], Awaitable[None]]:
+        assert node.admin_socket is not None
+        sockets.append(node.admin_socket.getsockname()[1])
+
+        async def stop() -> None:
+            """Nothing to close: the node closes its ports."""
+
+        return stop
+
+    async def scenario() -> None:
+        member = await whimbrel.Member.start(QUICK, admin=serve)
+        node, port = member.node, member.node.ports.admin_port
+        await until(lambda: sockets, "the first start")
+        assert node.admin_socket is not None
+        node.admin_socket.close()
+        with socket.create_server(("127.0.0.1", port)):
+            node.admin_ended("the test")
+            kinds = [event["kind"] for event in node.events]
+            assert kinds.count("admin_ended") == 1
+            await until(
+                lambda: [e for e in node.events if e["kind"] == "admin_failed"], "a failure told"
+            )
+            assert node.ports.admin_port == port
+        await until(lambda: len(sockets) == 2, "the second start")
+        assert sockets == [port, port]
+        await member.stop()
 
     asyncio.run(scenario())

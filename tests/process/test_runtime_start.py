@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import signal
 import socket
@@ -11,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hazelcast
 import pytest
@@ -25,9 +28,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts members in a folder of the test; they end with it."""
     started: list[MemberProcess] = []
 
-    def make(*arguments: str, **environment: str) -> MemberProcess:
-        started.append(MemberProcess(tmp_path, *QUICK, *arguments, **environment))
-        return started[-1]
+    def make(*arguments: str, is_whole: bool = False, **environment: str) -> MemberProcess:
+        member = MemberProcess(tmp_path, *QUICK, *arguments, is_whole=is_whole, **environment)
+        started.append(member)
+        return member
 
     yield make
     for member in started:
@@ -156,6 +160,68 @@ def test_a_member_outlives_its_admin_server(start: Start) -> None:
     until(lambda: any(n["event"] == "admin_failed" for n in member.notes()), "the failure told")
     member.signal(signal.SIGTERM)
     assert member.wait() == 0
+
+
+def answer_of(port: int, path: str) -> tuple[int, dict[str, Any]]:
+    """Status and document of the real admin server, within a second, as probes ask for it."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+    finally:
+        connection.close()
+
+
+def is_served(port: int) -> bool:
+    try:
+        return answer_of(port, "/health/live")[0] == 200
+    except OSError:
+        return False
+
+
+def test_a_member_that_seeks_answers_probes(start: Start) -> None:
+    """Goal: while a member joins it lives and is not ready, and every other path says why it has
+    no answer, at once. Method: the only join address accepts connections and never says a word.
+    """
+    port, admin = free_ports(2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        joins = flags(port, admin, int(silent.getsockname()[1]))
+        member = start(*joins, is_whole=True)
+        until(lambda: is_served(admin), "the admin server")
+        for _ in range(20):
+            assert answer_of(admin, "/health/live") == (200, {"live": True})
+            assert answer_of(admin, "/health/ready")[0] == 503
+            assert answer_of(admin, "/health/serving")[0] == 503
+            time.sleep(0.2)  # longer than an attempt to connect, after which it must seek on
+        status, told = answer_of(admin, "/api/v1/cluster")
+        assert status == 200
+        assert not told["safe"] and "not joined" in told["reason"]
+        for path in ("members", "partitions", "migrations", "structures", "events", "plan?join=1"):
+            status, told = answer_of(admin, f"/api/v1/{path}")
+            assert (status, list(told)) == (503, ["error"]), path
+            assert "not joined" in told["error"]
+        member.signal(signal.SIGTERM)
+        assert member.wait() == 0
+        assert member.rest() == b""
+
+
+def test_an_admin_server_that_cannot_start_is_tried_again(start: Start) -> None:
+    """Goal: a lack of open files at the start costs the admin side a while, and is told each time.
+    Method: the first two starts fail so.
+    """
+    port, admin = free_ports(2)
+    member = start(*flags(port, admin), WHIMBREL_TEST_ADMIN_FAILS="2")
+    ready = member.ready()
+
+    def page() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{admin}/", timeout=20) as answer:
+            return str(answer.read().decode())
+
+    assert page() == f"{ready['uuid']} 127.0.0.1:{admin}"
+    failures = [note for note in member.notes() if note["event"] == "admin_failed"]
+    assert ["Too many open files" in note["problem"] for note in failures] == [True, True]
+    assert [note["again_in_s"] for note in failures] == [1.0, 2.0]
 
 
 def test_a_second_signal_stops_at_once(start: Start) -> None:

@@ -39,6 +39,8 @@ class FakeNode:
         self.settings = SimpleNamespace(host="127.0.0.1", advertise="", machine="")
         self.cluster_name = pump.settings.cluster_name
         self.admin_socket: socket.socket | None = None
+        self.admin_ends: list[str] = []
+        """Why the admin server ended though nobody stopped it, each time."""
         node.engine.questions.documents["events"] = lambda _: json.dumps(self.events).encode()
 
     @property
@@ -55,6 +57,9 @@ class FakeNode:
 
     def note(self, note: Note) -> None:
         self.notes.append(note)
+
+    def admin_ended(self, why: str) -> None:
+        self.admin_ends.append(why)
 
     def count(self, name: str) -> None:
         self.counters[name] = self.counters.get(name, 0) + 1

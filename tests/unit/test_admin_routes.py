@@ -11,10 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from tests.unit.admin_fakes import FakeNode, as_node, fakes
+from tests.unit.engine_pump import Node as EngineNode
 from tests.unit.engine_pump import Pump, member_id
 
 from whimbrel.admin import routes as routes_module
 from whimbrel.admin.routes import BODY_BYTES_MAX, make_app
+from whimbrel.core.stimuli import LeaveWanted
 
 BASE = "http://127.0.0.1:8701"
 SAMPLE = re.compile(r"^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}]*\})? [-+0-9.eE]+$")
@@ -47,6 +49,7 @@ def order(fake: FakeNode, member: str, **headers: str) -> httpx.Response:
         "/",
         "/health/live",
         "/health/ready",
+        "/health/serving",
         "/api/v1/cluster",
         "/api/v1/members",
         "/api/v1/members?x=<script>",
@@ -200,6 +203,49 @@ def test_not_ready_is_503(pair: list[FakeNode]) -> None:
     answer = ask(pair[0], "GET", "/health/ready")
     assert (answer.status_code, answer.json()["reason"]) == (503, "5 are missing")
     assert ask(pair[0], "GET", "/health/live").status_code == 200
+
+
+def test_a_member_serves_while_copies_are_due(pair: list[FakeNode]) -> None:
+    """Goal: the probe of a Service is 200 whatever the copies and the cluster state are, and 503 on
+    a member that leaves. Method: one that is not ready; PASSIVE; the wish to leave.
+    """
+    fake = pair[0]
+    fake.spoiled[fake.member_id, "readiness"] = {"ready": False, "reason": "5 are missing"}
+    assert ask(fake, "GET", "/health/ready").status_code == 503
+    answer = ask(fake, "GET", "/health/serving")
+    assert (answer.status_code, answer.json()) == (200, {"serving": True, "reason": ""})
+    assert ask(fake, "POST", "/api/v1/state", json={"state": "PASSIVE"}).status_code == 200
+    assert ask(fake, "GET", "/health/serving").status_code == 200
+    fake.engine.handle(LeaveWanted(), fake.pump.now_us, fake.pump.wall_ms)
+    answer = ask(fake, "GET", "/health/serving")
+    assert answer.status_code == 503
+    assert answer.json() == {"serving": False, "reason": "the member is leaving"}
+
+
+def test_a_member_in_no_cluster_says_so() -> None:
+    """Goal: while a member seeks, health and metrics have answers, and every other path, and every
+    order, is a sentence with 503. Method: all paths of one that has found nobody.
+    """
+    pump = Pump()
+    pump.nodes.append(EngineNode(pump, 1, lite=False))
+    fake = fakes(pump)[0]
+    assert not fake.engine.is_joined
+    expected = {
+        "/": 200, "/health/live": 200, "/health/ready": 503, "/health/serving": 503,
+        "/metrics": 200, "/api/v1/cluster": 200,
+    }  # fmt: skip
+    paths = json.loads(ask(fake, "GET", "/").text)["paths"]
+    for path in ["/", *paths]:
+        is_order = path.rpartition("/")[2] in ("shutdown", "state", "promote", "demote", "upgrade")
+        answer = ask(fake, "POST" if is_order else "GET", path)
+        assert answer.status_code == expected.get(path, 503), path
+        if path not in expected:
+            assert "has not joined" in answer.json()["error"], path
+    assert "no list" in ask(fake, "GET", "/health/ready").json()["reason"]
+    assert "no list" in ask(fake, "GET", "/health/serving").json()["reason"]
+    status = ask(fake, "GET", "/api/v1/cluster").json()
+    assert not status["safe"] and "has not joined" in status["reason"]
+    assert fake.notes == []
 
 
 def test_a_bug_is_a_note_and_no_page_of_code(pair: list[FakeNode]) -> None:

@@ -34,6 +34,9 @@ BODY_TIMEOUT_S = 5.0
 API = "/api/v1"
 EVENT_STREAM = f"{API}/events/stream"
 """An answer without an end."""
+STATUS = f"{API}/cluster"
+ANSWERED_ALONE = ("/", "/health/live", "/health/ready", "/health/serving", "/metrics", STATUS)
+"""Paths that have an answer while the member is in no cluster."""
 
 OrderKind = TypeVar("OrderKind", bound=msgspec.Struct)
 Answer = Callable[[Request], Awaitable[Response]]
@@ -94,8 +97,9 @@ class Routes:
             "/": self._index,
             "/health/live": self._live,
             "/health/ready": self._ready,
+            "/health/serving": self._serving,
             "/metrics": self._metrics_page,
-            f"{API}/cluster": self._status,
+            STATUS: self._status,
             f"{API}/members": self._own("members"),
             f"{API}/partitions": self._own("partitions"),
             f"{API}/migrations": self._migrations,
@@ -126,9 +130,14 @@ class Routes:
     # -- wrapping -------------------------------------------------------------------------
 
     def _safely(self, answer: Answer) -> Answer:
-        """Our errors become sentences; a bug becomes a note in the log, not a page of code."""
+        """Our errors become sentences; a bug becomes a note in the log, not a page of code.
+
+        A member that has not joined knows nothing of a cluster, which it says at once.
+        """
 
         async def handle(request: Request) -> Response:
+            if not self._node.engine.is_joined and request.url.path not in ANSWERED_ALONE:
+                return error(503, "this member has not joined a cluster yet")
             try:
                 return await answer(request)
             except MemberUnknownError as problem:
@@ -199,6 +208,10 @@ class Routes:
     async def _ready(self, _: Request) -> Response:
         found = await self._cluster.ask(self._node.member_id, "readiness")
         return document(found, 200 if found["ready"] else 503)
+
+    async def _serving(self, _: Request) -> Response:
+        found = await self._cluster.ask(self._node.member_id, "serving")
+        return document(found, 200 if found["serving"] else 503)
 
     async def _metrics_page(self, _: Request) -> Response:
         return Response(self._metrics.page(), headers={"content-type": CONTENT_TYPE})

@@ -17,7 +17,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from whimbrel.admin.routes import EVENT_STREAM, make_app
 from whimbrel.core.check import check
-from whimbrel.core.effects import Note
 from whimbrel.runtime.node import Node
 
 REQUEST_TIMEOUT_S = 15.0
@@ -144,15 +143,20 @@ class AdminServer:
     def open(self) -> None:
         """Serve from the next turn of the loop on; the port takes connections already."""
         listener = self._node.admin_socket
-        check(listener is not None, "the admin port is opened before the member joins")
+        check(listener is not None, "the admin port is opened before its server")
         self._running = self._node.spawn(self._run([listener]))
 
     async def _run(self, sockets: list[Any]) -> None:
-        """Serve; a failure is told and leaves the member alive."""
+        """Serve until ``stop``; an end before that is told and leaves the member alive."""
+        why = "the server stopped by itself"
         try:
             await self._server.serve(sockets)
         except (Exception, SystemExit) as problem:
-            self._node.note(Note("error", "admin_ended", {"why": repr(problem)}))
+            why = repr(problem)
+        if not self._server.should_exit:
+            for listener in sockets:
+                listener.close()
+            self._node.admin_ended(why)
 
     async def stop(self) -> None:
         """Stop listening; requests under way get a moment to end."""
@@ -163,7 +167,7 @@ class AdminServer:
 
 
 async def start(node: Node, host: str, port: int) -> AdminServer:
-    """Serve the admin side of a member that has joined.
+    """Serve the admin side of a member, joined or not.
 
     Args:
         node: The member.

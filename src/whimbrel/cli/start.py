@@ -80,7 +80,7 @@ def _flags(given: list[tuple[str, str, Any]]) -> list[Flag]:
 async def start_admin(node: Node) -> Callable[[], Awaitable[None]]:
     """Start the admin server on the port that is already open.
 
-    It is imported in a thread, so that the member goes on serving meanwhile.
+    It is imported in a thread, so that the member goes on joining and serving meanwhile.
     """
     import importlib
 

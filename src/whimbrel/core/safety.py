@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from whimbrel.core.member import Member
 
 
+JOINING = "the member is on no list"
+LEAVING = "the member is leaving"
+
+
 class MasterWord(msgspec.Struct, frozen=True):
     """What the master says of the whole cluster; part of its ``master`` document."""
 
@@ -198,9 +202,9 @@ class Safety:
         member = self._member
         table, mine = member.migrations.table, member.ctx.id
         if not member.is_joined:
-            return "the member is on no list"
+            return JOINING
         if member.membership.leaving():
-            return "the member is leaving"
+            return LEAVING
         if member.ctx.me.lite:
             return ""
         if not table.initialised:

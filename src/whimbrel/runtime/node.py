@@ -58,8 +58,13 @@ EVENTS_TOLD_MAX = 1_000
 EXIT_CRASHED = 70
 """Exit status after a broken invariant (sysexits: internal software error)."""
 
+ADMIN_PAUSE_S = 1.0
+"""Pause before an admin server that could not start is tried again; doubled each time."""
+ADMIN_PAUSE_MAX_S = 30.0
+
 AdminStarter = Callable[["Node"], Awaitable[Callable[[], Awaitable[None]]]]
-"""Starts the admin HTTP server on ``node.admin_socket``; answers how to stop it."""
+"""Starts the admin HTTP server on ``node.admin_socket``; answers how to stop it. A server that ends
+by itself tells ``node.admin_ended``."""
 
 
 class Node:
@@ -147,6 +152,8 @@ class Node:
         self._tick_due_s = self.loop.time()
         self._on_tick()
         self.stimulate(Started(self._join_addresses()))
+        if self._admin is not None:
+            self.spawn(self._start_admin(self._admin))
 
     def _build(self) -> None:
         self.address = self._advertised()
@@ -173,7 +180,7 @@ class Node:
     def stop_now(self, reason: str, exit_status: int = 1) -> None:
         """End without leaving: to the cluster it is a crash."""
         self._cuts = True
-        gone = self.engine.member.discarded(False) if self.joined.done() else ()
+        gone = self.engine.member.discarded(False) if self._has_joined else ()
         if gone and not self.stopped.done():
             self.note(Note("warning", "discarded", {"structures": structures_in_words(gone)}))
         self._stopped(Stopped(reason, exit_status))
@@ -398,10 +405,7 @@ class Node:
 
     def _joined(self, _: Joined) -> None:
         self.note(Note("info", "joined", {"member": self.member_id, "address": str(self.address)}))
-        if not self._has_joined:  # else again, after an expulsion
-            self._has_joined = True
-            if self._admin is not None:
-                self.spawn(self._start_admin(self._admin))
+        self._has_joined = True
         self._ready_by_s = self.loop.time() + self.settings.ready_wait_us / 1_000_000
         self._look_ready()
 
@@ -508,12 +512,29 @@ class Node:
         if not task.cancelled() and (problem := task.exception()) is not None:
             self.crashed(problem)
 
-    async def _start_admin(self, admin: AdminStarter) -> None:
-        """Start the admin server after joining: its imports must not delay that.
+    def admin_ended(self, why: str) -> None:
+        """The admin server has ended though nobody stopped it: it is started anew."""
+        self._stop_admin = None
+        self.note(Note("error", "admin_ended", {"why": why}))
+        if self._admin is not None and not self.stopped.done():
+            self.spawn(self._start_admin(self._admin, ADMIN_PAUSE_S))
 
-        A member without its admin server still holds its data, so a failure here is only told.
+    async def _start_admin(self, admin: AdminStarter, pause_s: float = 0.0) -> None:
+        """Start the admin server, so that probes are answered while the member still joins.
+
+        A member without its admin server still holds its data: a failure, for want of open files
+        or of memory, is told, and it is tried again until it starts.
         """
-        try:
-            self._stop_admin = await admin(self)
-        except Exception as problem:
-            self.note(Note("error", "admin_failed", {"problem": repr(problem)}))
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(max(2 * pause_s, ADMIN_PAUSE_S), ADMIN_PAUSE_MAX_S)
+            try:
+                self.ports.renew_admin(self.settings.host)
+                self._stop_admin = await admin(self)
+                return
+            except Exception as problem:
+                fields: dict[str, str | int | float | bool | None] = {
+                    "problem": repr(problem),
+                    "again_in_s": pause_s,
+                }
+                self.note(Note("error", "admin_failed", fields))

@@ -62,7 +62,7 @@ def run_member(
 
     Args:
         config: The configuration.
-        admin: Starts the admin server; it is called once, after the member has joined.
+        admin: Starts the admin server; it is called at once, and again when it failed.
         on_ready: Called once, when the member serves and has its replicas, or has waited for
             them for ``member.ready_wait_s``.
 

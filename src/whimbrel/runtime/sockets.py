@@ -30,16 +30,25 @@ class Ports:
     def __init__(self, data: socket.socket, admin: socket.socket | None) -> None:
         self.data = data
         self.admin = admin
+        self.admin_port = 0 if admin is None else int(admin.getsockname()[1])
+        """The admin port that was got, 0 for none."""
 
     @property
     def data_port(self) -> int:
         """The data port that was got."""
         return int(self.data.getsockname()[1])
 
-    @property
-    def admin_port(self) -> int:
-        """The admin port that was got, 0 for none."""
-        return int(self.admin.getsockname()[1]) if self.admin is not None else 0
+    def renew_admin(self, host: str) -> None:
+        """Listen on the admin port again if a server that ended has closed it.
+
+        Raises:
+            ConfigError: It cannot be had, at least not now.
+        """
+        if self.admin is not None and self.admin.fileno() < 0:
+            try:
+                self.admin = _listen(host, self.admin_port, "admin port")
+            except PortTakenError as problem:
+                raise ConfigError([str(problem)]) from None
 
     def close(self) -> None:
         """Give both ports back."""

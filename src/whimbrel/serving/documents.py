@@ -13,6 +13,7 @@ import msgspec
 from whimbrel.core.ids import MemberId, Row, namespace_of
 from whimbrel.core.model import ClusterState
 from whimbrel.core.registry import backups_of
+from whimbrel.core.safety import JOINING, LEAVING
 from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.core.structures.map_service import SERVICE
 from whimbrel.errors import UsageError
@@ -85,6 +86,7 @@ class Documents:
             "partitions": self.partitions,
             "safety": self.safety,
             "readiness": self.readiness,
+            "serving": self.serving,
             "master": self.master,
             "migrations": self.migrations,
             "structures": self.structures,
@@ -159,6 +161,19 @@ class Documents:
         """Whether every replica this member should hold is there and in step; why not."""
         reason = self._member.safety.unready_because()
         return _encode({"ready": not reason, "reason": reason})
+
+    def serving(self, _: bytes = b"") -> bytes:
+        """Whether clients may be sent to this member; why not.
+
+        It answers them as long as it is on a list, whatever its copies and the cluster state are.
+        One that leaves answers still, and wants no new ones.
+        """
+        reason = ""
+        if not self._member.is_joined:
+            reason = JOINING
+        elif self._member.membership.leaving():
+            reason = LEAVING
+        return _encode({"serving": not reason, "reason": reason})
 
     def master(self, _: bytes = b"") -> bytes:
         """What only the master knows: its migration process, and whether anything is due."""
