@@ -14,7 +14,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whimbrel.core.ids import MemberId
+from whimbrel.config import parse_address
+from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.promotion import error_of
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.safety import (
@@ -122,8 +123,12 @@ class ClusterDocuments:
         Raises:
             MemberUnknownError: There is none on this member's list.
         """
+        try:
+            address: Address | None = parse_address(text)
+        except ValueError:
+            address = None
         for info in self.members():
-            if text in (info.id, str(info.address)):
+            if text == info.id or info.address == address:
                 return info
         raise MemberUnknownError(f"there is no member {text}")
 

@@ -110,7 +110,10 @@ class Admin:
 
     def _unreachable(self, why: str) -> NoReturn:
         if not self._is_quiet:
-            sys.stderr.write(f"nobody answers at admin address {self.host}:{self.port}: {why}\n")
+            from whimbrel.core.ids import Address
+
+            place = Address(self.host, self.port)
+            sys.stderr.write(f"nobody answers at admin address {place}: {why}\n")
         raise typer.Exit(EXIT_UNREACHABLE)
 
 

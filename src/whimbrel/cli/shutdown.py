@@ -64,12 +64,14 @@ def shutdown(
 
 def _watchers(port: Admin) -> list[tuple[str, Admin]]:
     """Every member with its admin port, because the one that is asked may be the one to leave."""
+    from whimbrel.config import parse_address
+    from whimbrel.core.ids import Address
+
     found: list[tuple[str, Admin]] = []
     for row in port.get("members"):
-        host = row["address"].rpartition(":")[0]
-        place = f"[{host}]" if ":" in host else host
         if row.get("admin_port"):
-            admin = Admin(f"{place}:{row['admin_port']}", is_quiet=True)
+            place = Address(parse_address(row["address"]).host, row["admin_port"])
+            admin = Admin(str(place), is_quiet=True)
             found.append((row["uuid"], admin))
     return found or [("", port)]
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from whimbrel import config
 from whimbrel.client.core import FIRST_POINTER
 from whimbrel.client.links import Call, ConnectionLost, Links
 from whimbrel.core.ids import Address
@@ -53,17 +54,17 @@ Entries = Sequence[tuple[bytes, bytes]]
 
 
 def parse_address(text: str | Address) -> Address:
-    """An address from ``host:port``.
+    """An address from ``host:port``, an IPv6 host in brackets.
 
     Raises:
         UsageError: It is none.
     """
     if isinstance(text, Address):
         return text
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise UsageError(f"an address looks like host:port, not {text!r}")
-    return Address(host.strip("[]"), int(port))
+    try:
+        return config.parse_address(text)
+    except ValueError as problem:
+        raise UsageError(str(problem)) from None
 
 
 class BulkClient:

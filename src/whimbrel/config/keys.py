@@ -36,6 +36,8 @@ class Kind(enum.StrEnum):
     TEXT = "text"
     CHOICE = "choice"
     ADDRESSES = "addresses"
+    HOST = "host"
+    """A name or an address; an IPv6 address may stand in brackets."""
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ class Key(msgspec.Struct, frozen=True):
     def default(self) -> Value:
         """The default in the unit of the key."""
         value: Any = getattr(_DEFAULTS[self.section], self.field)
-        if value is None or self.kind in (Kind.SWITCH, Kind.TEXT, Kind.CHOICE):
+        if value is None or self.kind in (Kind.SWITCH, Kind.TEXT, Kind.CHOICE, Kind.HOST):
             return cast("Value", value)
         if self.kind is Kind.ADDRESSES:
             return tuple(str(address) for address in value)
@@ -161,7 +163,14 @@ _CLUSTER = (
 )
 
 _NETWORK = (
-    _text("network.host", "runtime", "host", "Address to listen on; loopback unless insecure"),
+    Key(
+        "network.host",
+        Kind.HOST,
+        "runtime",
+        "host",
+        "Address to listen on; loopback unless insecure",
+        maximum=255,
+    ),
     _integer(
         "network.port",
         "runtime",
@@ -182,7 +191,7 @@ _NETWORK = (
         "network.advertise",
         "runtime",
         "advertise",
-        "Host or host:port under which others reach this member",
+        "host, [IPv6 host], or one of them with :port, under which others reach this member",
     ),
     _switch(
         "network.insecure",

@@ -18,6 +18,8 @@ SHOWN_MAX = 60
 """Characters of a wrong value that a message repeats."""
 ADDRESSES_MAX = 256
 """Join addresses; discovery asks each of them in every round."""
+HOST_MAX = 255
+_NOT_IN_HOSTS = frozenset(" /@[],")
 
 _SWITCHES = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
 
@@ -82,7 +84,7 @@ def from_native(key: Key, value: object, scale: float = 1) -> Value:
 
 
 def parse_address(text: str, port_default: int | None = None) -> Address:
-    """An address ``host:port``; IPv6 hosts stand in brackets.
+    """An address ``host:port``; IPv6 hosts stand in brackets, and come out in their short form.
 
     Args:
         text: What was written.
@@ -94,20 +96,44 @@ def parse_address(text: str, port_default: int | None = None) -> Address:
     host, colon, digits = text.rpartition(":")
     if not colon or digits.endswith("]"):
         host, digits = text, "" if port_default is None else str(port_default)
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"{shown(text)} is no address: an IPv6 host stands in brackets")
-    if not host or not digits or not _is_host(host):
+    if ":" in host and not host.startswith("["):
+        raise ValueError(
+            f"{shown(text)} is no address: an IPv6 host stands in brackets, as in [::1]:5701"
+        )
+    try:
+        host = parse_host(host)
+    except ValueError:
+        host = ""
+    if not host or not digits:
         raise ValueError(f"{shown(text)} is no address of the form host:port")
     if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits[:9]) <= PORT_MAX:
-        raise ValueError(f"{shown(text)} is no address: the port must be 1 to {PORT_MAX}")
+        raise ValueError(
+            f"{shown(text)} is no address of the form host:port: the port must be 1 to {PORT_MAX}"
+        )
     return Address(host, int(digits))
 
 
-def address_text(address: Address) -> str:
-    """The text that ``parse_address`` reads back, with brackets around an IPv6 host."""
-    return f"[{address.host}]:{address.port}" if ":" in address.host else str(address)
+def parse_host(text: str) -> str:
+    """A host as sockets take it: a name or an address; an IPv6 address may stand in brackets.
+
+    One IPv6 address has many spellings; the shortest is used, so that two of them are the same.
+
+    Raises:
+        ValueError: It is none, or brackets stand around something else.
+    """
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if not host or len(host) > HOST_MAX or not host.isprintable() or set(host) & _NOT_IN_HOSTS:
+        raise ValueError(f"{shown(text)} is no host")
+    if ":" not in host:
+        if host is not text:
+            raise ValueError(f"{shown(text)} is no host: brackets are for IPv6 addresses")
+        return host
+    try:
+        return ipaddress.IPv6Address(host).compressed
+    except ValueError:
+        raise ValueError(
+            f"{shown(text)} is no host: it has colons and is no IPv6 address"
+        ) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -125,14 +151,10 @@ def is_wildcard(host: str) -> bool:
     return host in ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
 
-def _is_host(host: str) -> bool:
-    return len(host) <= 255 and host.isprintable() and not any(c in " /@[]," for c in host)
-
-
 def _addresses(parts: Sequence[str]) -> tuple[str, ...]:
     if len(parts) > ADDRESSES_MAX:
         raise ValueError(f"has {len(parts)} addresses; at most {ADDRESSES_MAX} are asked")
-    return tuple(dict.fromkeys(address_text(parse_address(part)) for part in parts))
+    return tuple(dict.fromkeys(str(parse_address(part)) for part in parts))
 
 
 def _whole(text: str) -> int:
@@ -168,7 +190,7 @@ def _words(key: Key, text: str) -> str:
         raise ValueError(f"holds characters that cannot be printed: {shown(text)}")
     if text == "" and key.default != "":
         raise ValueError("must not be empty")
-    return text
+    return parse_host(text) if key.kind is Kind.HOST else text
 
 
 def _kind_word(value: object) -> str:

@@ -41,13 +41,17 @@ Name = Annotated[str, msgspec.Meta(max_length=255)]
 
 
 class Address(msgspec.Struct, frozen=True, order=True):
-    """Where a member listens. Ordered by host, then port; decoding checks both."""
+    """Where a member listens. Ordered by host, then port; decoding checks both.
+
+    As text ``host:port``, an IPv6 host in brackets: ``[::1]:5701``. ``config.parse_address`` reads
+    that back; there is no other form.
+    """
 
     host: Name
     port: Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def namespace_of(service: str, name: str) -> Namespace:
