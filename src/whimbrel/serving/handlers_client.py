@@ -12,7 +12,7 @@ import msgspec
 
 from whimbrel.core.ids import ClientId
 from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, backups_value
-from whimbrel.errors import GridError, ProtocolError, UnsupportedError, UsageError
+from whimbrel.errors import GridError, ProtocolError, UsageError
 from whimbrel.serving.listeners import MAP_SERVICE, Listener
 from whimbrel.serving.session import Connection, Phase
 from whimbrel.wire.codec import decode_request, encode_response
@@ -212,7 +212,7 @@ class ClientHandlers:
         facts: list[tuple[str, str, bool, bytes]] = []
         for name, service in proxies:
             if service != MAP_SERVICE:
-                raise UnsupportedError(f"the service {service!r} is not offered by this cluster")
+                raise self._server.absences.service(service)
             check_name(name)
             if self._registry.get(MAP_KIND, name) is None:
                 facts.append(self.map_fact(name, alive=True))
@@ -234,7 +234,7 @@ class ClientHandlers:
         _, fields = decode_request(message)
         name, service = fields["name"], fields["service_name"]
         if service != MAP_SERVICE:
-            raise UnsupportedError(f"the service {service!r} is not offered by this cluster")
+            raise self._server.absences.service(service)
         check_name(name)
         # Not only a map that we know of: who wrote it first may not have told us yet.
         facts = [self.map_fact(name, alive=False)]

@@ -23,6 +23,7 @@ from whimbrel.errors import (
     UnsupportedError,
     UsageError,
 )
+from whimbrel.serving.absent import Absences
 from whimbrel.serving.calls import Call, Calls
 from whimbrel.serving.forwarding import Forwarding
 from whimbrel.serving.grid_events import GridEvents
@@ -116,6 +117,7 @@ class Server:
         self.listeners = Listeners(self, self.maps.listened)
         self.grid = GridEvents(self)
         self.views = Views(self)
+        self.absences = Absences(self.ctx)
         self.protection = Protection(self)
         self.intake = Intake(self)
         self.only_read = False
@@ -228,7 +230,7 @@ class Server:
                 reason="unknown_request",
             )
         self.tally("unsupported_requests")
-        raise UnsupportedError(f"{name} is not offered by this cluster")
+        raise self.absences.request(name)
 
     def dispatch_request(self, request: Request) -> None:
         """Run a request that waited, unless nobody waits for it any more."""
