@@ -22,6 +22,7 @@ from whimbrel.core.events import (
 from whimbrel.core.ids import MemberId
 from whimbrel.errors import ConfigError, IllegalStateError, OperationError
 from whimbrel.core.safety import Safety
+from whimbrel.runtime import neighbours
 from whimbrel.runtime import node as node_module
 
 QUICK: dict[str, object] = {
@@ -224,5 +225,46 @@ def test_an_admin_server_that_ended_is_started_anew(monkeypatch: pytest.MonkeyPa
         await until(lambda: len(sockets) == 2, "the second start")
         assert sockets == [port, port]
         await member.stop()
+
+    asyncio.run(scenario())
+
+
+def told(member: whimbrel.Member, kind: str) -> list[dict[str, object]]:
+    return [event for event in member.node.events if event["kind"] == kind]
+
+
+def test_a_lone_founder_hears_of_its_namesakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: two members of one name that nobody told to join stay apart, and the second says which
+    cluster it could have joined and how; where there is none it says that it was told nothing.
+
+    Method: default ports at which a member of the name, one of another name and a stranger that
+    says nothing listen, and one where nobody does.
+    """
+    monkeypatch.setattr(neighbours, "GREETING_TIMEOUT_S", 0.3)
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports = [silent.getsockname()[1], free.getsockname()[1]]
+            monkeypatch.setattr(neighbours, "NEIGHBOUR_PORTS", ports)
+            first = await whimbrel.Member.start(QUICK)
+            await until(lambda: told(first, "founded_alone"), "a word about no --join")
+            assert f"--join {first.address}" in str(told(first, "founded_alone")[0]["text"])
+            other = await whimbrel.Member.start({**QUICK, "cluster.name": "another"})
+            ports += [first.address.port, other.address.port]
+            second = await whimbrel.Member.start(QUICK)
+            await until(lambda: told(second, "founded_beside"), "a word about the namesake")
+            (hint,) = told(second, "founded_beside")
+            assert hint["members"] == str(first.address)
+            assert hint["level"] == "warning"
+            assert f"--join {first.address} " in str(hint["text"])
+            assert not told(second, "founded_alone")
+            for member in (first, second, other):
+                assert len(await member.ask("members")) == 1
+                assert not told(member, "expelled")
+            third = await whimbrel.Member.start({**QUICK, "network.join": str(first.address)})
+            assert not told(third, "founded_beside") and not told(third, "founded_alone")
+            for member in (third, second, other, first):
+                await member.stop()
 
     asyncio.run(scenario())

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
-from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import (
     AddressUnreachable,
     LinkFailed,
@@ -106,7 +105,7 @@ class Channel(asyncio.Protocol):
         self._name = name
         self._on_lost = on_lost
         self._splitter = wire.FrameSplitter(wire.GREETING_BYTES_MAX)
-        self.greeted: asyncio.Future[MemberInfo] = host.loop.create_future()
+        self.greeted: asyncio.Future[wire.Greeting] = host.loop.create_future()
         self.transport: asyncio.Transport | None = None
         self.has_connected = False
         """Whether somebody has accepted the connection, open or not by now."""
@@ -131,7 +130,7 @@ class Channel(asyncio.Protocol):
             for kind, payload in self._splitter.feed(data):
                 if kind != wire.GREETING or self.greeted.done():
                     raise ProtocolError("only one greeting is expected on an outgoing connection")
-                self.greeted.set_result(wire.decode_greeting(payload).sender)
+                self.greeted.set_result(wire.decode_greeting(payload))
         except ProtocolError as problem:
             self._host.count("link_protocol_errors")
             self._host.count(f"link_refused_{problem.reason}")
@@ -188,7 +187,7 @@ class Channel(asyncio.Protocol):
             self.transport.abort()
 
 
-async def open_channel(host: LinkHost, address: Address, channel: Channel) -> MemberInfo:
+async def open_channel(host: LinkHost, address: Address, channel: Channel) -> wire.Greeting:
     """Connect, greet and wait for the answer.
 
     Raises:
@@ -275,9 +274,9 @@ class PeerLink:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 for name in wire.CHANNELS:
                     channel = Channel(self._host, name, self._channel_lost)
-                    info = await open_channel(self._host, self.address, channel)
+                    greeting = await open_channel(self._host, self.address, channel)
                     opened.append(channel)
-                    if info.id != self.peer:
+                    if greeting.sender.id != self.peer:
                         raise ConnectionRefusedError("another member listens there now")
             if self._broken.is_set():
                 raise ConnectionResetError("one connection broke while the other was made")

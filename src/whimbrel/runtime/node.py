@@ -37,6 +37,7 @@ from whimbrel.runtime.clock import now_us, wall_ms
 from whimbrel.runtime.identity import Identity, open_identity
 from whimbrel.runtime.links import LinkHost, Links
 from whimbrel.runtime.logs import Logger, log_note, make_logger
+from whimbrel.runtime.neighbours import namesakes
 from whimbrel.runtime.occupation import Occupation
 from whimbrel.runtime.sockets import Ports, open_ports
 from whimbrel.runtime.subscriptions import Subscriptions
@@ -157,10 +158,10 @@ class Node:
 
     def _build(self) -> None:
         self.address = self._advertised()
-        host = LinkHost(
+        self.link_host = LinkHost(
             self.loop, self.settings, self.greeting, self.stimulate, self.count, self.spawn
         )
-        self.links = Links(host)
+        self.links = Links(self.link_host)
         self.timers = Timers(self.loop, self._timer_fired)
         self.door = Door(self, self.loop)
         self._new_engine(self.settings.lite)
@@ -405,9 +406,11 @@ class Node:
 
     def _joined(self, _: Joined) -> None:
         self.note(Note("info", "joined", {"member": self.member_id, "address": str(self.address)}))
-        self._has_joined = True
+        is_first, self._has_joined = not self._has_joined, True  # else again, after an expulsion
         self._ready_by_s = self.loop.time() + self.settings.ready_wait_us / 1_000_000
         self._look_ready()
+        if is_first and not self.settings.join:
+            self.spawn(self._hint_at_neighbours())
 
     def _look_ready(self) -> None:
         """Say that the member is ready, once: a client that connects then finds its backups.
@@ -425,6 +428,21 @@ class Node:
         self.ready.set_result(None)
         if self._on_ready is not None:
             self._on_ready(self)
+
+    async def _hint_at_neighbours(self) -> None:
+        """Nobody was named to join, so this cluster is one of its own: say so, and who is near."""
+        own = Address(self.settings.host, self.ports.data_port)
+        found = await namesakes(self.link_host, own, self.cluster_name)
+        members = self.engine.member.ctx.members
+        strangers = [str(info.address) for info in found if members.get(info.id) is None]
+        if strangers:
+            text = "a cluster of this name runs on this machine and was not joined; to make them one, "
+            text += f"start this member with --join {strangers[0]} (key network.join)"
+            self.hint("founded_beside", members=", ".join(strangers), text=text)
+        else:
+            text = "no --join was given, so this member founded a cluster of its own; "
+            text += f"others join it with --join {self.address} (key network.join)"
+            self.note(Note("info", "founded_alone", {"text": text}))
 
     def _expelled(self, output: Expelled) -> None:
         """The cluster goes on without us: drop everything, come back as somebody new."""
