@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from tests.unit.engine_pump import Pump, quick_settings
+from tests.unit.engine_pump import Node, Pump, quick_settings
 from tests.unit.test_admin_documents import formed, of, put, run
 from tests.unit.test_cluster_states import FROZEN, set_state
 from tests.unit.test_serving_cluster import fill
 
 from whimbrel.admin.documents import ChangeRefusedError
 from whimbrel.core.effects import Note
+from whimbrel.core.model import LostStructure
 from whimbrel.core.stimuli import LeaveWanted
 
 ENTRIES = 40
@@ -41,6 +42,29 @@ def test_members_that_leave_together_say_once_what_goes(count: int, name: str) -
     assert sum(int(note.fields["entries"] or 0) for note in said(pump)) == ENTRIES
     assert all(str(note.fields["structures"]).startswith(f"map {name} (") for note in said(pump))
     assert {note.level for note in said(pump)} == {"warning"}
+
+
+def test_everybody_knows_that_all_leave() -> None:
+    """Goal: the permission says so, whoever gives it: two may end before they hear of each other.
+    Method: three leave; each is asked what ends with it as one of all.
+    """
+    pump, _ = formed(3)
+    put(pump.client(pump.nodes[0]), 1, "b1")
+    asked: list[bool] = []
+
+    def spy(node: Node) -> None:
+        discarded = node.engine.member.discarded
+
+        def ask(is_end: bool) -> tuple[LostStructure, ...]:
+            asked.append(is_end)
+            return discarded(is_end)
+
+        node.engine.member.membership.discarded = ask
+
+    for node in pump.nodes:
+        spy(node)
+    all_leave(pump)
+    assert asked == [True] * 3
 
 
 def test_members_that_leave_one_after_the_other_say_it_last() -> None:

@@ -168,6 +168,18 @@ def test_a_census_counts_all_partitions_in_turn(monkeypatch: pytest.MonkeyPatch)
     assert sorted(seen) == list(range(7)) and sum(seen.values()) == 2 * ENTRIES
 
 
+def test_a_new_master_does_not_go_by_what_it_was_told_long_ago() -> None:
+    """Goal: numbers of an earlier time as master are forgotten, not told as the last ones."""
+    pump, _ = uneven_grid(2)
+    member = pump.nodes[0].engine.member
+    told = [member.entry_counts.last_told(PartitionId(pid), Namespace("map/b0"))[0]
+            for pid in range(7)]  # fmt: skip
+    assert any(told)
+    member._became_master()
+    for pid in range(7):
+        assert member.entry_counts.last_told(PartitionId(pid), Namespace("map/b0")) == (None, None)
+
+
 def test_only_a_primary_is_believed_about_its_entries() -> None:
     """Goal: late words of a former primary, and positions that are not there, change nothing."""
     pump, _ = uneven_grid(2)
