@@ -216,7 +216,7 @@ class ControlLoop:
         self.publisher.flush()
         if self._planning:
             self.execution.advance()
-            if not self.execution.flights and (self.execution.failure or self.execution.is_idle):
+            if self.execution.is_idle:
                 self._end_plan()
         if not self.execution.flights and not self.repair.is_promoting:
             if self._due is not None and self._may_repair():
@@ -370,7 +370,7 @@ class ControlLoop:
         self._ctx.note("migration.planned", steps=process.planned, reason=process.reason)
         self.publisher.flush()
         self.execution.advance()
-        if self.execution.is_idle or (self.execution.failure and not self.execution.flights):
+        if self.execution.is_idle:
             self._end_plan()
 
     def _differences(self) -> Job[list[tuple[PartitionId, Row, Row]]]:

@@ -152,10 +152,7 @@ class PlanExecution:
         self._ctx.disarm(DISPATCH_TIMER)
 
     def advance(self) -> None:
-        """Start what may start now."""
-        if self.failure:
-            self.drop_rest()
-            return
+        """Start what may start now; after a failure nothing more of the plan does (PIM-28)."""
         self._apply_clears()
         self.queue.parallel_max = self._parallel_max()
         while self.queue.waiting_count and not self.failure:
@@ -165,8 +162,10 @@ class PlanExecution:
             if taken is None:
                 break
             self._start(*taken)
-        if self.queue.waiting_count and not self.flights and not self.failure:
+        if self.queue.waiting_count and not self.flights:
             self._fail_plan("no migration of the plan can start")
+        if self.failure:
+            self.drop_rest()
 
     def _parallel_max(self) -> int:
         """Migrations that a member may take part in (PIM-24).

@@ -82,9 +82,9 @@ def settling(accounts: Sequence[Account]) -> Job[Settlement]:
         migration.id: migration
         for account in accounts
         for migration in account.active
-        if migration.id not in completed
     }
     yield
+    # Also an open one that somebody has seen finished: its final version decides it (ADL-30).
     in_doubt = {one.partition_id: newest.get(one.partition_id) for one in open_ones.values()}
     versions = _versions_after(
         {pid: row for pid, row in in_doubt.items() if row is not None}, completed.values()
