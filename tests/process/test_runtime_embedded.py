@@ -20,8 +20,8 @@ from whimbrel.core.events import (
     ReplicaMigrated,
 )
 from whimbrel.core.ids import MemberId
-from whimbrel.errors import ConfigError, IllegalStateError, OperationError
 from whimbrel.core.safety import Safety
+from whimbrel.errors import ConfigError, IllegalStateError, OperationError
 from whimbrel.runtime import neighbours
 from whimbrel.runtime import node as node_module
 

@@ -14,7 +14,7 @@ from whimbrel.wire.serialization import to_data
 
 
 def arriving(node: Node) -> str:
-    return node.engine.documents.arriving()
+    return node.engine.member.safety.arriving_because()
 
 
 def unprotected(pump: Pump) -> list[str]:

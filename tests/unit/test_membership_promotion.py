@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.unit.membership_net import SECOND, Host, Net
 
-from whimbrel.core.messages import Message, RoleChangeAnswered, RoleChangeRequested
+from whimbrel.core.messages import ClaimAnswered, Message, RoleChangeAnswered, RoleChangeRequested
 from whimbrel.core.model import ClusterState, MemberInfo, MemberList
 from whimbrel.errors import GridError, IllegalStateError, UnsupportedError, UsageError
 
@@ -236,6 +236,128 @@ def test_the_master_dies_at_every_step_of_a_promotion(step: int) -> None:
     assert all(len(host.ctx.data_members()) == 3 for host in net.live())
 
 
+def test_a_promotion_ends_when_its_master_is_gone() -> None:
+    """GCM-24, GCM-25: the master dies before the request is there: the call ends with an error
+    that says so, and nobody asks the next master unbidden. Called again it is one list, and all
+    have it.
+    """
+    net = Net()
+    hosts, lite = lite_cluster(net, data=3)
+    net.cut([lite], [hosts[0]])
+    ended = want(lite, lite=False)
+    net.kill(hosts[0])
+    net.run_until(lambda: bool(ended))
+    assert isinstance(ended[0], IllegalStateError) and "changed during" in str(ended[0])
+    net.run_until(net.agreed)
+    net.run(5 * SECOND)
+    version = hosts[1].ctx.members.version
+    assert lite.ctx.me.lite and lite.room.roles.wish is None
+    again = want(lite, lite=False)
+    net.run_until(lambda: bool(again))
+    net.run_until(net.agreed)
+    assert again == [None] and hosts[1].ctx.members.version == version + 1
+    assert [host.ctx.me.lite for host in net.live()] == [False] * 3
+
+
+def test_a_request_that_is_lost_is_made_again() -> None:
+    """GCM-25: neither a lost request nor a lost answer ends the call; one list comes of it."""
+    net = Net()
+    hosts, lite = lite_cluster(net)
+    lost: list[Message] = []
+
+    def lose(_source: Host, _target: Host, message: Message) -> bool:
+        if isinstance(message, RoleChangeRequested) and len(lost) < 2:
+            lost.append(message)
+            return True
+        return False
+
+    net.lost = lose
+    version = hosts[0].ctx.members.version
+    ended = want(lite, lite=False)
+    net.run_until(lambda: bool(ended))
+    assert ended == [None] and len(lost) == 2
+    assert hosts[0].ctx.members.version == version + 1
+
+
+def test_only_the_master_that_was_asked_answers() -> None:
+    """GCM-24: an answer to another call, or of somebody else, neither ends the call nor installs
+    a list; one that is no newer than ours changes no list.
+    """
+    net = Net()
+    hosts, lite = lite_cluster(net)
+    net.cut([lite], hosts, both=True)
+    ended = want(lite, lite=False)
+    wish = lite.room.roles.wish
+    assert wish is not None
+    before = lite.ctx.members
+    request = RoleChangeRequested(wish.call, lite.id, lite=False)
+    hosts[0].step(lambda: hosts[0].room.roles.on_request(lite.id, lite.address, request))
+    promoted = hosts[0].ctx.members
+    no = ("illegal_state", "no")
+    for host, answer in (
+        (hosts[1], RoleChangeAnswered(wish.call, *no, None)),
+        (hosts[1], RoleChangeAnswered(wish.call, "", "", promoted)),
+        (hosts[0], RoleChangeAnswered(wish.call + 1, *no, None)),
+        (hosts[0], RoleChangeAnswered(wish.call + 1, "", "", promoted)),
+    ):
+        lite.step(lambda h=host, a=answer: lite.room.on_message(h.id, h.address, a))  # type: ignore[misc]
+        assert not ended and lite.ctx.members == before
+    same = msgspec.structs.replace(promoted, version=before.version)
+    answer = RoleChangeAnswered(wish.call, "", "", same)
+    lite.step(lambda: lite.room.on_message(hosts[0].id, hosts[0].address, answer))
+    assert not ended and lite.ctx.members == before
+    answer = RoleChangeAnswered(wish.call, "", "", promoted)
+    lite.step(lambda: lite.room.on_message(hosts[0].id, hosts[0].address, answer))
+    assert ended == [None] and lite.ctx.members == promoted
+
+
+def test_an_answer_of_who_is_master_no_longer_is_not_installed() -> None:
+    """GCM-24: its list may never have been anybody's; the call ends, and may be repeated."""
+    net = Net()
+    hosts, lite = lite_cluster(net)
+    net.cut([lite], hosts, both=True)
+    ended = want(lite, lite=False)
+    wish = lite.room.roles.wish
+    assert wish is not None
+    before = lite.ctx.members
+    request = RoleChangeRequested(wish.call, lite.id, lite=False)
+    hosts[0].step(lambda: hosts[0].room.roles.on_request(lite.id, lite.address, request))
+    answer = RoleChangeAnswered(wish.call, "", "", hosts[0].ctx.members)
+    lite.room.accepted = hosts[1].id
+    lite.step(lambda: lite.room.roles.on_answer(hosts[0].id, answer))
+    assert isinstance(ended[0], IllegalStateError) and lite.ctx.members == before
+
+
+def test_what_is_done_is_answered_in_every_state() -> None:
+    """GCM-25, GCM-26: a repeated request for what has happened gets the list, whatever the state
+    forbids by now; nobody asks for another member.
+    """
+    net = Net()
+    hosts, lite = lite_cluster(net)
+    heard: list[RoleChangeAnswered] = []
+
+    def note(_source: Host, target: Host, message: Message) -> bool:
+        if target is lite and isinstance(message, RoleChangeAnswered):
+            heard.append(message)
+        return False
+
+    net.lost = note
+    ended = want(lite, lite=False)
+    net.run_until(lambda: bool(ended))
+    in_state(net.hosts, state=ClusterState.NO_MIGRATION)
+    members = hosts[0].ctx.members
+    for sender, member, is_lite, problem in (
+        (lite, lite, False, ""),
+        (lite, hosts[1], True, "illegal_argument"),
+        (lite, lite, True, "illegal_state"),
+    ):
+        request = RoleChangeRequested(9, member.id, is_lite)
+        hosts[0].step(lambda s=sender, r=request: hosts[0].room.on_message(s.id, s.address, r))  # type: ignore[misc]
+        assert heard[-1].problem == problem
+        assert (heard[-1].list == members) is not bool(problem)
+    assert hosts[0].ctx.members == members and hosts[0].ctx.leaving == ()
+
+
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_an_answer_without_the_list_is_an_error(is_empty: bool) -> None:
     """GCM-24: an answer that cannot be installed ends the call with an illegal state."""
@@ -247,6 +369,19 @@ def test_an_answer_without_the_list_is_an_error(is_empty: bool) -> None:
     assert wish is not None
     others: tuple[MemberInfo, ...] = hosts[0].ctx.members.members[:2]
     answer = RoleChangeAnswered(wish.call, "", "", None if is_empty else MemberList(99, others))
+    lite.step(lambda: lite.room.on_message(hosts[0].id, hosts[0].address, answer))
+    assert isinstance(ended[0], IllegalStateError) and lite.ctx.me.lite
+
+
+def test_a_list_in_which_nothing_has_changed_is_an_error() -> None:
+    """GCM-24: the answer is the list that was asked for, or the call has failed."""
+    net = Net()
+    hosts, lite = lite_cluster(net)
+    net.cut([lite], [hosts[0]])
+    ended = want(lite, lite=False)
+    wish = lite.room.roles.wish
+    assert wish is not None
+    answer = RoleChangeAnswered(wish.call, "", "", hosts[0].ctx.members)
     lite.step(lambda: lite.room.on_message(hosts[0].id, hosts[0].address, answer))
     assert isinstance(ended[0], IllegalStateError) and lite.ctx.me.lite
 
@@ -283,6 +418,57 @@ def test_demotion_waits_until_the_member_holds_nothing() -> None:
     back = want(hosts[2], lite=False)
     net.run_until(lambda: bool(back))
     assert back == [None] and len(hosts[2].ctx.data_members()) == 3
+
+
+def test_a_demotion_goes_on_when_migrations_are_forbidden_meanwhile() -> None:
+    """GCM-26: what was begun is carried through: its repeated request is not refused."""
+    net = Net()
+    hosts = net.cluster(3)
+    net.hold_leavers = True
+    ended = want(hosts[2], lite=True)
+    net.run(2 * SECOND)
+    in_state(hosts, state=ClusterState.NO_MIGRATION)
+    net.run(5 * SECOND)
+    assert not ended and hosts[0].ctx.leaving == (hosts[2].id,)
+    hosts[0].step(lambda: hosts[0].room.allow_leave(hosts[2].id))
+    net.run_until(lambda: bool(ended))
+    assert ended == [None]
+
+
+def test_a_demotion_that_is_done_is_not_begun_again() -> None:
+    """GCM-25: list and answer are lost: the repeated request gets the list, nobody is drained."""
+    net = Net()
+    hosts = net.cluster(3)
+    net.hold_leavers = True
+    ended = want(hosts[2], lite=True)
+    net.run(SECOND)
+    net.cut([hosts[0]], [hosts[2]])
+    hosts[0].step(lambda: hosts[0].room.allow_leave(hosts[2].id))
+    version = hosts[0].ctx.members.version
+    net.run(2 * SECOND)
+    assert not ended and hosts[0].ctx.leaving == ()
+    net.heal()
+    net.run_until(lambda: bool(ended))
+    assert ended == [None] and hosts[0].ctx.members.version == version
+    assert hosts[0].ctx.leaving == ()
+
+
+def test_a_claimant_that_wishes_waits_for_the_end_of_its_claim() -> None:
+    """GCM-19, GCM-25: while its own claim runs it decides nothing, also not for itself."""
+    net = Net()
+    hosts = net.cluster(3)
+    net.hold_leavers = True
+    ended = want(hosts[1], lite=True)
+    net.run(SECOND)
+    net.lost = lambda _source, _target, message: isinstance(message, ClaimAnswered)
+    net.kill(hosts[0])
+    net.run_until(lambda: hosts[1].room.is_claiming)
+    net.run(4 * SECOND)
+    assert hosts[1].room.is_claiming and not ended
+    net.lost = lambda *_: False
+    net.hold_leavers = False
+    net.run_until(lambda: bool(ended))
+    assert ended == [None] and hosts[1].ctx.is_master
 
 
 def test_the_master_itself_is_demoted_and_stays_master() -> None:
@@ -342,16 +528,19 @@ def test_a_leave_overtakes_a_demotion() -> None:
     assert hosts[2].exit_status() == 0
 
 
-def test_a_new_master_goes_on_with_a_demotion() -> None:
-    """Facts 6: the request repeats, so a master that takes over drains and answers."""
+@pytest.mark.parametrize("who", [1, 2])
+def test_a_new_master_goes_on_with_a_demotion(who: int) -> None:
+    """GCM-25, facts 6: the request repeats, so a master that takes over drains and answers, also
+    when it is the member that asks.
+    """
     net = Net()
     hosts = net.cluster(3)
     net.hold_leavers = True
-    ended = want(hosts[2], lite=True)
+    ended = want(hosts[who], lite=True)
     net.run(SECOND)
     net.kill(hosts[0])
     net.hold_leavers = False
     net.run_until(lambda: bool(ended))
     assert ended == [None] and hosts[1].ctx.is_master
     net.run_until(net.agreed)
-    assert [info.lite for info in hosts[1].ctx.members.members] == [False, True]
+    assert [info.lite for info in hosts[1].ctx.members.members] == [who == 1, who == 2]

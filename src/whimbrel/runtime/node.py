@@ -436,7 +436,9 @@ class Node:
         members = self.engine.member.ctx.members
         strangers = [str(info.address) for info in found if members.get(info.id) is None]
         if strangers:
-            text = "a cluster of this name runs on this machine and was not joined; to make them one, "
+            text = (
+                "a cluster of this name runs on this machine and was not joined; to make them one, "
+            )
             text += f"start this member with --join {strangers[0]} (key network.join)"
             self.hint("founded_beside", members=", ".join(strangers), text=text)
         else:

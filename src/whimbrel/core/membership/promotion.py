@@ -187,8 +187,7 @@ class RoleChanges:
                     )
                 )
             elif room.taken_master is not None and not room.is_claiming:
-                wish.master = room.taken_master  # a long way: go on with the next one
-                self._ask(wish)
+                wish.master = room.taken_master  # a long way: the timer asks the next one
 
     def give_up(self, reason: str) -> None:
         """This member ends: nobody will answer."""
@@ -229,7 +228,7 @@ class RoleChanges:
     def _refused(self, sender: MemberId, request: RoleChangeRequested) -> GridError | None:
         """Why the master, or who is taken for it, does not do it (GCM-19, GCM-20, GCM-26)."""
         room, ctx = self._room, self._room.ctx
-        if room.is_claiming or not ctx.is_master:
+        if not ctx.is_master:  # nor is a claimant, whose list begins with the old one
             word = "its claim is still running" if room.is_claiming else "it is not the master"
             return IllegalStateError(f"member {ctx.me.address} does not decide this: {word}")
         info = ctx.members.get(request.member)

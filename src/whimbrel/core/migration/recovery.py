@@ -78,11 +78,7 @@ def settling(accounts: Sequence[Account]) -> Job[Settlement]:
             # A failed verdict overrules a commit at a destination that was cut off (ADL-21).
             if known is None or migration.final_version > known.final_version:
                 completed[migration.id] = migration
-    open_ones = {
-        migration.id: migration
-        for account in accounts
-        for migration in account.active
-    }
+    open_ones = {migration.id: migration for account in accounts for migration in account.active}
     yield
     # Also an open one that somebody has seen finished: its final version decides it (ADL-30).
     in_doubt = {one.partition_id: newest.get(one.partition_id) for one in open_ones.values()}
