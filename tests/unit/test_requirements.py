@@ -1,4 +1,4 @@
-"""The list of requirements cannot rot: it is made from the tests, and a done row has a test."""
+"""The list of requirements cannot rot: it is made from the tests and from what they killed."""
 
 from __future__ import annotations
 
@@ -39,6 +39,38 @@ def test_every_done_row_has_a_test(script: ModuleType) -> None:
     """
     assert script.lost(script.DOCUMENT.read_text()) == []
     assert script.lost("| GCM-99 | a row that no test names | done | |\n") == ["GCM-99"]
+
+
+def test_a_row_is_done_by_a_kill(script: ModuleType) -> None:
+    """Goal: naming a row does not show it. Method: states with a test, a kill, a gap, nothing."""
+    row, gap = script.Row("AE-01", "title", ""), script.Row("AE-01", "title", "comes later")
+    kill = script.kill_in("AE-01 | core/check.py | check | a | b => c | unit/test_x.py: test_y")
+    assert script.state_of(row, ["a test"], kill) == "done"
+    assert script.state_of(row, ["a test"], None) == "shown weakly"
+    assert script.state_of(gap, ["a test"], kill) == "partly: comes later"
+    assert script.state_of(gap, [], None) == "later: comes later"
+    assert script.state_of(row, [], None) == "open"
+    assert (kill.old, kill.test) == ("a | b", "unit/test_x.py: test_y")
+    with pytest.raises(SystemExit, match="not 'ROW"):
+        script.kill_in("AE-01 | core/check.py | check | no change | unit/test_x.py: test_y")
+
+
+def test_a_kill_counts_while_its_text_and_its_test_stand(script: ModuleType) -> None:
+    """Goal: a kill of code or of a test that is gone shows nothing. Method: a text that is there,
+    over several lines, too; one that is not; another function; a test that names the row no more.
+    """
+    line = "AE-01 | core/check.py | {} | {} => pass | unit/test_x.py: test_y"
+    tests = ["unit/test_x.py: test_y"]
+
+    def still(function: str, old: str, tests: list[str] = tests) -> bool:
+        return bool(script.counts(script.kill_in(line.format(function, old)), tests))
+
+    assert still("check", "if not condition: raise InvariantViolation(fact)")
+    assert still("check", "if not condition:", ["unit/test_x.py"])
+    assert not still("check", "if condition:")
+    assert not still("other", "if not condition:")
+    assert not still("check", "if not condition:", ["unit/test_x.py: test_z"])
+    assert not script.counts(script.Kill("AE-01", "core/gone.py", "f", "a => b", tests[0]), tests)
 
 
 def test_all_rows_are_listed(script: ModuleType) -> None:
