@@ -72,9 +72,10 @@ def show(mutants: Sequence[Mutant], mutant_id: str) -> int:
 
 
 def results_of(sample: Sequence[Mutant]) -> list[Result]:
-    """The kept results of a sample, in its order."""
+    """The kept results of a sample that were tried to their ends, in its order."""
     results = read_results()
-    return [results[one.id] for one in sample if one.id in results]
+    found = [results[one.id] for one in sample if one.id in results]
+    return [one for one in found if one.is_decided]
 
 
 def main(words: Sequence[str]) -> int:
@@ -96,8 +97,7 @@ def main(words: Sequence[str]) -> int:
         covered = taken_map(given.workers, given.old_map)
         if not given.resume:
             RESULTS.unlink(missing_ok=True)
-        known = read_results()
-        run([one for one in sample if one.id not in known], covered, given.workers)
+        run(sample, covered, given.workers)
     results = results_of(sample)
     print(report.summary(results))
     if not given.only and results:

@@ -1,7 +1,8 @@
 """Many mutants, one after another: which one is killed by what, kept as lines of JSON.
 
 A mutant meets the unit tests that run its lines, the most specific first, then property tests and
-scenario files, then simulator seeds, and the first failure ends it.
+scenario files, then simulator seeds, and the first failure ends it. That goes in rounds: all
+mutants meet their first few tests before any meets its next ones, so that most are decided early.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mutation.cover import Map
 from mutation.places import Mutant
-from mutation.trial import BUILD, SURVIVED, Fate, judge, stage_of
+from mutation.trial import BUILD, judge, stage_of
 
 RESULTS = BUILD / "mutants.jsonl"
 BATCHES = {"unit": (8, 60), "slow": (), "sim": (8,)}
@@ -36,11 +37,20 @@ class Result:
     where: str
     """``file:line`` when it was tried."""
     stage: str
-    """As in ``Fate``; empty for a survivor."""
+    """As in ``Fate``; empty while nothing has failed."""
     by: str
     met: int
     """How many tests and simulator runs ran its lines."""
     cpu_s: float
+    rounds: int
+    """How many pieces of those were asked."""
+    left: int
+    """How many tests and runs were not asked yet; a survivor has none left."""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is killed, or has survived all."""
+        return bool(self.stage) or not self.left
 
 
 def batches_of(names: Sequence[str]) -> list[list[str]]:
@@ -57,22 +67,24 @@ def batches_of(names: Sequence[str]) -> list[list[str]]:
     return [batch for batch in found if batch]
 
 
-def result_of(mutant: Mutant, covered: Map) -> Result:
-    """Try one mutant to its end."""
+def next_result(mutant: Mutant, before: Result | None, covered: Map) -> Result:
+    """Let a mutant meet its next piece of tests."""
     names = covered.names_for(mutant)
-    cpu_s, fate = 0.0, SURVIVED
-    for batch in batches_of(names) or [[]]:
-        fate = judge(mutant, batch, sum(covered.taken_s[name] for name in batch))
-        cpu_s += fate.cpu_s
-        if fate.stage:
-            break
-    return _result(mutant, fate, len(names), cpu_s)
-
-
-def _result(mutant: Mutant, fate: Fate, met: int, cpu_s: float) -> Result:
-    where = f"src/whimbrel/{mutant.file}:{mutant.line}"
+    rounds, cpu_s = (before.rounds, before.cpu_s) if before else (0, 0.0)
+    batches = batches_of(names) or [[]]
+    batch = batches[rounds] if rounds < len(batches) else []
+    fate = judge(mutant, batch, sum(covered.taken_s[name] for name in batch))
     return Result(
-        mutant.id, mutant.name, mutant.kind, where, fate.stage, fate.by, met, round(cpu_s, 1)
+        id=mutant.id,
+        name=mutant.name,
+        kind=mutant.kind,
+        where=f"src/whimbrel/{mutant.file}:{mutant.line}",
+        stage=fate.stage,
+        by=fate.by,
+        met=len(names),
+        cpu_s=round(cpu_s + fate.cpu_s, 1),
+        rounds=rounds + 1,
+        left=sum(map(len, batches[rounds + 1 :])),
     )
 
 
@@ -84,18 +96,37 @@ def read_results() -> dict[str, Result]:
     return {one.id: one for one in (Result(**json.loads(line)) for line in lines)}
 
 
-def run(mutants: Sequence[Mutant], covered: Map, workers: int) -> None:
-    """Try all of them, so many at a time; each result is written as it comes."""
+def run(sample: Sequence[Mutant], covered: Map, workers: int) -> None:
+    """Try all of them to their ends, in rounds; what was tried before is not tried again."""
+    while True:
+        known = read_results()
+        left = [one for one in sample if one.id not in known or not known[one.id].is_decided]
+        if not left:
+            return
+        rounds = {one.id: known[one.id].rounds if one.id in known else 0 for one in left}
+        now = min(rounds.values())
+        chosen = [one for one in left if rounds[one.id] == now]
+        _run_round(now + 1, chosen, known, covered, workers)
+
+
+def _run_round(
+    number: int,
+    mutants: Sequence[Mutant],
+    known: dict[str, Result],
+    covered: Map,
+    workers: int,
+) -> None:
+    """One piece of tests for each, so many at a time; each result is written as it comes."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     )  # fmt: skip
     running: dict[int, Mutant] = {}
     with Progress(*columns) as progress:
-        task = progress.add_task("mutants", total=len(mutants))
+        task = progress.add_task(f"round {number}", total=len(mutants))
         supply = iter(mutants)
         while True:
             for mutant in islice(supply, workers - len(running)):
-                running[_fork(mutant, covered)] = mutant
+                running[_fork(mutant, known.get(mutant.id), covered)] = mutant
             if not running:
                 return
             pid, status = os.wait()
@@ -105,14 +136,14 @@ def run(mutants: Sequence[Mutant], covered: Map, workers: int) -> None:
             progress.advance(task)
 
 
-def _fork(mutant: Mutant, covered: Map) -> int:
+def _fork(mutant: Mutant, before: Result | None, covered: Map) -> int:
     """Try one in a child that writes its line; returns the process id."""
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
-        line = json.dumps(asdict(result_of(mutant, covered))) + "\n"
+        line = json.dumps(asdict(next_result(mutant, before, covered))) + "\n"
         with RESULTS.open("a") as file:
             file.write(line)
         status = 0

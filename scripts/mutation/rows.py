@@ -18,7 +18,6 @@ from itertools import islice
 
 import requirements
 
-from mutation.cover import SKIPPED
 from mutation.places import PACKAGE, Mutant, drawn, mutants_of, one_line
 from mutation.trial import ROOT, judge
 
@@ -31,7 +30,8 @@ SWITCHES = ("always", "never", "negate", "drop condition", "drop call", "drop ju
 """The changes that switch a rule off; those of numbers and signs come after them."""
 NO_RULE = ("import", "time")
 """A module that cannot be imported or does not end says nothing about a rule."""
-FOLDERS = ("unit", "property", "scenario", "sim")
+FOLDERS = ("unit", "property", "scenario")
+"""Tests of whole simulated clusters and real members take too long to be asked for every row."""
 SCENARIOS = "tests/scenario/test_scenario_files.py::test_scenario"
 
 
@@ -111,7 +111,7 @@ def tests_of(row: str, named: dict[str, list[str]]) -> list[str]:
             whole.append(f"tests/{path}")
         else:
             single.append(f"tests/{path}::{function}")
-    return [one for one in single + whole if not any(word in one for word in SKIPPED)]
+    return single + whole
 
 
 def spoken(node_id: str) -> str:

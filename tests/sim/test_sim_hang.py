@@ -87,7 +87,7 @@ def test_a_whole_map_call_ends_before_its_client_loses_patience() -> None:
     operation.is_extra = True
     world.workload.extra_count += 1
     world.scheduler.run_until(world.now_us + SILENCE_US - STEP_US)
-    assert operation.outcome is Outcome.UNKNOWN
+    assert operation.outcome is Outcome.FAILED
     assert world.error_counts == {38: 1}
     assert not world.violations
 

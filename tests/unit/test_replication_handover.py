@@ -7,11 +7,12 @@ only when the copies exist that an acknowledgement promises (docs/design/0013).
 from __future__ import annotations
 
 import pytest
-from tests.unit.replication_net import SECOND, Net, key, migration, value
+from tests.unit.replication_net import SECOND, Net, key, make_row, migration, value
 
-from whimbrel.core.ids import PartitionId
-from whimbrel.core.messages import StandingAnswered
-from whimbrel.core.model import MigrationInfo, MigrationKind
+from whimbrel.core.effects import Send
+from whimbrel.core.ids import PartitionId, ReplicaIndex
+from whimbrel.core.messages import StandingAnswered, StandingRequested, SyncSent
+from whimbrel.core.model import MigrationInfo, MigrationKind, Standing
 from whimbrel.core.replication.outbox import FAILED_STALE, FAILED_TIMEOUT, PendingReply
 
 WRITTEN = {key(1): value("x")}
@@ -164,6 +165,61 @@ def test_two_changes_that_are_heard_at_once_are_no_planned_move() -> None:
     assert reply.failed == FAILED_STALE and net["a"].plane.completed == [reply]
 
 
+def test_words_of_another_term_are_not_believed() -> None:
+    """An answer about an earlier primary; a question about one that the backup does not know."""
+    net, reply = late_write()
+    copy_to_c(net)
+    decide(net, "cb")
+    net.cut("c", "b")
+    net.mend("a", "b")
+    net.advance(SECOND)
+    late = StandingAnswered(PartitionId(0), 2, Standing.IN_STEP)
+    net["a"].plane.on_message(net["b"].id, late)
+    assert reply.remaining == 1 and not reply.failed
+    net["d"].plane.partitions[0].take_row(make_row("cd"), 3, ReplicaIndex(1))
+    net["d"].plane.on_message(net["a"].id, StandingRequested(PartitionId(0), 4))
+    (said,) = [what.message for what in net["d"].plane.take_effects() if isinstance(what, Send)]
+    assert said == StandingAnswered(PartitionId(0), 4, Standing.BEHIND)
+
+
+@pytest.mark.parametrize(("row", "version"), [("cb", 9), ("db", 3)])
+def test_only_the_row_of_the_move_itself_tells_that_it_was_committed(
+    row: str, version: int
+) -> None:
+    """ADL-24, D1: the new primary may have come back without the write, or be another one."""
+    net, reply = late_write()
+    copy_to_c(net)
+    net.set_row(0, row, version)
+    net["a"].plane.end_source(PartitionId(0))
+    net.mend("a", "b")
+    net.advance(SECOND)
+    assert reply.failed == FAILED_STALE
+
+
+def test_a_primary_after_the_next_tells_nothing() -> None:
+    """D1: the move is known, but its destination has been replaced before the backup was asked."""
+    net, reply = late_write()
+    copy_to_c(net)
+    decide(net, "cb")
+    net.cut("c", "b")
+    net.mend("a", "b")
+    net.advance(SECOND)
+    net.set_row(0, "db", 5, only="ad")
+    assert reply.failed == FAILED_STALE
+
+
+def test_a_backup_that_knows_what_it_lacks_is_not_in_step() -> None:
+    """R4: the new primary's versions are there, its data are not."""
+    net, reply = late_write()
+    copy_to_c(net)
+    net.drop = lambda sender, target, what: isinstance(what, SyncSent)
+    decide(net, "cb")
+    net.mend("a", "b")
+    net.advance(5 * SECOND)
+    assert net["b"].plane.partitions[0].is_confirmed and net["b"].content(0, "m") == {}
+    assert reply.remaining == 1 and not reply.failed
+
+
 @pytest.mark.parametrize("row", ["ba", "b", "c", "cb"])
 def test_a_row_without_a_move_tells_nothing(row: str) -> None:
     """D1, D3: somebody else is the primary and got nothing from us; the outcome is unknown."""
@@ -184,3 +240,4 @@ def test_a_move_that_fails_changes_nothing() -> None:
     net.mend("a", "b")
     net.pump()
     assert reply.remaining == 0 and not reply.failed and reply.released == 0
+    assert not net["a"].plane.roles._outgoing

@@ -28,15 +28,9 @@ if TYPE_CHECKING:
     from whimbrel.core.replication.fragments import PartitionReplica
 
 HANDOVER: Final = "replication.handover"
+UNEXPLAINED: Final = -1
 ASK_US: Final = 250_000
 """Pause between two questions to a backup that is not in step yet."""
-
-
-class _Loss(msgspec.Struct, frozen=True):
-    """How we ceased to be the primary: whom a planned move made it, under which row's version."""
-
-    primary: MemberId
-    since: int
 
 
 class _Refused(msgspec.Struct, eq=False):
@@ -53,19 +47,14 @@ class Handovers:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._ctx = plane.ctx
-        self._losses: dict[PartitionId, _Loss | None] = {}
-        """Partitions that were ours once; None when no move that we know of explains the loss."""
+        self._losses: dict[PartitionId, int] = {}
+        """Partitions that were ours once: the version of the row by which a planned move made
+        another member the primary, or UNEXPLAINED."""
         self._refused: dict[PartitionId, list[_Refused]] = {}
 
     def is_planned(self, pid: PartitionId) -> bool:
         """Whether the present primary got all our writes of the partition by a planned move."""
-        partition, loss = self._plane.partitions[pid], self._losses.get(pid)
-        return (
-            loss is not None
-            and not partition.is_primary
-            and partition.primary == loss.primary
-            and partition.primary_since == loss.since
-        )
+        return self._losses.get(pid) == self._plane.partitions[pid].primary_since
 
     # -- what happens ---------------------------------------------------------------------
 
@@ -78,15 +67,10 @@ class Handovers:
 
     def primary_lost(self, partition: PartitionReplica, *, planned: bool) -> None:
         """A row came that makes another member the primary."""
-        loss = None
-        if planned and partition.primary is not None:
-            loss = _Loss(partition.primary, partition.version)
-        self._losses[partition.pid] = loss
+        self._losses[partition.pid] = partition.version if planned else UNEXPLAINED
 
     def row_changed(self, partition: PartitionReplica) -> None:
         """A row came; ``primary_lost`` was called before, if it concerns it."""
-        if partition.is_primary and partition.pid in self._losses:
-            self._losses[partition.pid] = None
         if partition.pid in self._refused:
             self._look(partition.pid)
 
