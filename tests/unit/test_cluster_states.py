@@ -11,6 +11,7 @@ from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 from tests.unit.test_serving_cluster import check_all, copies, fill, get, put, verify
 
 from whimbrel.core import messages as m
+from whimbrel.core.ids import MemberId
 from whimbrel.core.membership.cluster_state import Outcome
 from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState
@@ -461,6 +462,128 @@ def test_another_stamp_refuses_the_change(trio: Pump) -> None:
     assert states(trio) == {ACTIVE}
     del table.table_mark
     set_state(trio, FROZEN)
+
+
+@pytest.mark.parametrize("what", ["due", "table", "lease"])
+def test_all_is_checked_again_under_the_locks(trio: Pump, what: str) -> None:
+    """PIM-31, GCM-11, facts 6: between the first lock and the last answer a map asks for more
+    backups, the table changes, or the locks run out: nothing changes, and everybody goes on.
+    """
+    client = trio.client(trio.nodes[1])
+    data = fill(client)
+    trio.run(2)
+    mend = losing(trio, (m.StateLockAnswered,))
+    master = trio.nodes[0].engine.member
+    master.begin(trio.now_us, trio.wall_ms)
+    assert master.membership.change_cluster("the wish", FROZEN) == Outcome()
+    trio.nodes[0].carry_out()
+    trio.settle()
+    transaction = master.membership.states._transaction
+    assert transaction is not None and len(transaction.waiting) == 2
+    table = master.migrations
+    if what == "due":
+        table.depth_changed(3)
+        assert table.pending_work()
+    elif what == "table":
+        mark = table.table_mark()
+        table.table_mark = lambda: mark + 1  # type: ignore[method-assign]
+    else:
+        transaction.until_us = trio.now_us
+    mend()
+    for node in trio.nodes[1:]:
+        master.begin(trio.now_us, trio.wall_ms)
+        answer = m.StateLockAnswered("the wish", "", (), False)
+        master.membership.states.on_lock_answered(node.id, answer)
+        trio.nodes[0].carry_out()
+    trio.settle()
+    outcome = wish(trio, FROZEN, "the wish")
+    reason = {"due": "due", "table": "table has changed", "lease": "run out"}[what]
+    assert reason in outcome.refusal and outcome.is_passing is (what == "table")
+    assert states(trio) == {ACTIVE}
+    if what == "table":
+        del table.table_mark
+    trio.run_until(lambda: is_safe(trio), 30)
+    set_state(trio, FROZEN)
+    verify(client, data)
+
+
+def test_words_about_another_change_count_for_nothing(trio: Pump) -> None:
+    """PIM-31: a yes twice, of a stranger or to another change completes nothing; an unlock of
+    another change releases nobody; a request of somebody who is not our master locks nobody.
+    """
+    fill(trio.client(trio.nodes[1]))
+    trio.run(2)
+    mend = losing(trio, (m.StateLockAnswered,))
+    master = trio.nodes[0].engine.member
+    master.begin(trio.now_us, trio.wall_ms)
+    master.membership.change_cluster("the wish", FROZEN)
+    trio.nodes[0].carry_out()
+    trio.settle()
+    transactions = master.membership.states
+    transaction = transactions._transaction
+    assert transaction is not None
+    one, other = (node.id for node in trio.nodes[1:])
+    for sender, answer in (
+        (one, m.StateLockAnswered("another wish", "", (), False)),
+        (MemberId("a stranger"), m.StateLockAnswered("the wish", "no", (), False)),
+        (one, m.StateLockAnswered("the wish", "", (), False)),
+        (one, m.StateLockAnswered("the wish", "no", (), False)),
+        (other, m.StateLockAnswered("another wish", "no", (), False)),
+    ):
+        transactions.on_lock_answered(sender, answer)
+    transactions.on_answered(other, m.StateConfirmAnswered("the wish"))
+    transactions.on_answered(other, m.StateUnlockAnswered("the wish"))
+    assert transactions._transaction is transaction and list(transaction.waiting) == [other]
+    assert states(trio) == {ClusterState.IN_TRANSITION}
+    locked = trio.nodes[2].engine.member.membership.states
+    locked.on_unlock_requested(trio.nodes[0].id, m.StateUnlockRequested("another wish"))
+    assert locked._lock == "the wish"
+    mend()
+    trio.run(5)
+    assert states(trio) == {FROZEN}
+    set_state(trio, ACTIVE)
+    free = trio.nodes[2].engine.member
+    free.begin(trio.now_us, trio.wall_ms)
+    asked = m.StateLockRequested(
+        "mine", free.ctx.members.version, free.migrations.table_mark(), 1_000_000
+    )
+    free.membership.states.on_lock_requested(one, asked)
+    assert states(trio) == {ACTIVE}
+
+
+@pytest.mark.parametrize("what", ["list", "table", "work", "lock"])
+def test_a_member_that_stands_elsewhere_refuses_the_lock(trio: Pump, what: str) -> None:
+    """PIM-31: another list, another table, a migration of its own or the lock of another change:
+    the member does not stand still; the same lock again is fine and prolongs nothing.
+    """
+    fill(trio.client(trio.nodes[1]))
+    trio.run(2)
+    member = trio.nodes[2].engine.member
+    member.begin(trio.now_us, trio.wall_ms)
+    said: list[m.StateLockAnswered] = []
+    member.ctx.send = lambda _to, message: said.append(message)  # type: ignore[method-assign, assignment, arg-type]
+    version, mark = member.ctx.members.version, member.migrations.table_mark()
+    right = m.StateLockRequested("this", version, mark, 5_000_000)
+    wrong = right
+    if what == "list":
+        wrong = m.StateLockRequested("this", version + 1, mark, 5_000_000)
+    elif what == "table":
+        wrong = m.StateLockRequested("this", version, mark + 1, 5_000_000)
+    elif what == "work":
+        member.membership.states.table.local_work = lambda: "busy"  # type: ignore[method-assign]
+    else:
+        wrong = m.StateLockRequested("that", version, mark, 5_000_000)
+        member.membership.states.on_lock_requested(trio.nodes[0].id, right)
+        until_us = member.ctx.transition_until_us
+        member.begin(trio.now_us + 1_000_000, trio.wall_ms)
+        member.membership.states.on_lock_requested(trio.nodes[0].id, right)
+        assert [answer.reason for answer in said] == ["", ""]
+        assert member.ctx.transition_until_us == until_us
+        said.clear()
+    member.membership.states.on_lock_requested(trio.nodes[0].id, wrong)
+    (answer,) = said
+    assert answer.reason and answer.is_passing is (what in ("list", "table"))
+    assert (member.ctx.transition_until_us > 0) is (what == "lock")
 
 
 def test_a_silent_participant_makes_it_fail(trio: Pump) -> None:

@@ -135,15 +135,11 @@ class Roles:
                     raise SerializationError(f"our replica of {part.namespace} is not in step")
 
     def rollback_destination(self, migration: MigrationInfo) -> None:
-        """Forget what was staged; keep what our present index needs (ADL-43, ADL-74)."""
-        pid = migration.partition_id
-        staging = self._staged.get(pid)
+        """Forget what was staged (ADL-43, ADL-74); the row that follows decides what we keep."""
+        staging = self._staged.get(migration.partition_id)
         if staging is not None and same_migration(staging, migration):
-            del self._staged[pid]
+            del self._staged[migration.partition_id]
             staging.release()
-        partition = self._plane.partitions[pid]
-        self._drop_beyond(partition)
-        self._plane.forget_heads()
 
     # -- rows -----------------------------------------------------------------------------
 
