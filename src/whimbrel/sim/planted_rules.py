@@ -1,4 +1,4 @@
-"""Bugs put in on purpose for one rule each: C2, C5, D12, D13, L4, L5, M2, O1, P3, P10, R2, R3.
+"""Bugs put in on purpose for one rule each: C2, C5, D12, D13, L4, L5, M2, O1, P3, P10, P13, R2, R3.
 
 A rule that other rules always outrun is a rule that nobody has seen working. Each bug here must be
 reported by the very rule it was made for. See ``planted``, which lists them with its own.
@@ -10,8 +10,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from whimbrel.core.events import Moment, PartitionMigrationEvent
 from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId, Row
 from whimbrel.core.messages import ReplicaVersions, SuspicionTold, TableImage
+from whimbrel.core.migration.keeper import ActiveMigration
 from whimbrel.core.model import MemberList
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.engine import Engine
@@ -59,6 +61,21 @@ def removal_not_believed(engine: Engine) -> None:
             on_told(sender, address, told)
 
     replace(strangers, "on_told", sceptical)
+
+
+def promotions_not_told(engine: Engine) -> None:
+    """Services hear of migrations only, not of a row that gives this member another index."""
+    keeper = engine.member.migrations._keeper
+    announce = keeper._announce
+
+    def silent(
+        pid: PartitionId, before: Row, after: Row, active: ActiveMigration | None, committed: str
+    ) -> tuple[PartitionMigrationEvent | None, Moment]:
+        if active is None:
+            return None, Moment.COMMIT
+        return announce(pid, before, after, active, committed)
+
+    replace(keeper, "_announce", silent)
 
 
 def newcomers_stay_empty(engine: Engine) -> None:
@@ -242,6 +259,7 @@ RULE_BUGS: tuple[Bug, ...] = (
     Bug(lists_not_told, "clients keep an old list", "kill", ("C2",)),
     Bug(backup_takes_writes, "a backup takes writes", "kill", ("P3",)),
     Bug(removal_not_believed, "a woken primary goes on", "nap", ("P3",)),
+    Bug(promotions_not_told, "services hear of no promotion", "kill", ("P13",)),
     Bug(newcomers_stay_empty, "a newcomer gets nothing", "kill", ("P10",)),
     Bug(restless_plans, "plans without end", "kill", ("L4",)),
     Bug(silent_kept, "a silent member stays", "oneway", ("L5",)),

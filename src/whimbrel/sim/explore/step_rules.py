@@ -193,9 +193,10 @@ class StepRules:
         reason = restless_because(world) or doubted_because(*words)
         if reason:
             return reason
+        depth = min(1 + self._ahead, len(members))
         for pid, row in enumerate(master.migrations.table.rows):
-            if any(self._all.host_of(one) is None for one in row[: 1 + self._ahead]):
-                return f"p{pid} has a hole within its first {1 + self._ahead} indexes"
+            if any(self._all.host_of(one) is None for one in row[:depth]):
+                return f"p{pid} has a hole within its first {depth} indexes"
         # The others forget with the next publication, whatever it is about (ADL-25).
         masters = [member for member in members if member.migrations.is_in_charge]
         waiting = any(member.migrations.completed_migrations() for member in masters)
