@@ -291,7 +291,10 @@ def test_values_that_are_no_rows_tell_what_to_do() -> None:
         ({"map": "m"}, "'address': is missing"),
         ({"address": "127.0.0.1:1"}, "'map': is missing"),
         ({**BASE, "mapp": "x"}, "did you mean 'map'"),
-        ({**BASE, "address": "nowhere"}, "'address': an address looks like"),
+        (
+            {**BASE, "address": "nowhere"},
+            "'address': 'nowhere' is no address of the form host:port",
+        ),
         ({**BASE, "address": " , "}, "'address': is missing"),
         ({**BASE, "raw": "maybe"}, "'raw': is one of"),
         ({**BASE, "keytype": "float"}, "'keytype': is one of"),
