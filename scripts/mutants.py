@@ -49,7 +49,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--old-map", action="store_true", help="keep the map of other sources")
     parser.add_argument("--show", default="", metavar="ID")
-    return parser.parse_args(words)
+    return parser.parse_intermixed_args(words)
 
 
 def show(mutants: Sequence[Mutant], mutant_id: str) -> int:

@@ -11,6 +11,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -92,14 +93,24 @@ class Map:
                     self.width[self.names[number]] += 1
 
     def names_for(self, mutant: Mutant) -> list[str]:
-        """The tests and simulator runs that meet a mutant, the most specific first."""
+        """The tests and simulator runs that meet a mutant, the most specific first.
+
+        Those whose file is named like the mutant's come before those that meet few lines.
+        """
         lines = self._lines.get(mutant.file, {})
         mask = _union(lines, mutant.lines)
         if not mask:
             mask = self._mask_of_function(mutant) or self._mask_of_name(mutant)
         found = [self.names[number] for number in _bits(mask & self._asked)]
         found += [name for name in self.names if name.startswith("sim/")]
-        return sorted(found, key=lambda name: (self.width[name], self.taken_s[name]))
+        words = set(_words(mutant.file))
+        kin = {
+            file: -len(words & set(_words(file))) for file in {one.split("::")[0] for one in found}
+        }
+        return sorted(
+            found,
+            key=lambda name: (kin[name.split("::")[0]], self.width[name], self.taken_s[name]),
+        )
 
     def _mask_of_function(self, mutant: Mutant) -> int:
         tree = ast.parse((PACKAGE / mutant.file).read_bytes())
@@ -127,6 +138,11 @@ class Map:
             ]
             mask |= _union(self._lines.get(file, {}), users)
         return mask
+
+
+def _words(path: str) -> list[str]:
+    """The words in a path, without those that say nothing."""
+    return [word for word in re.split(r"[/_.]", path) if word not in ("core", "test", "py")]
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -6,7 +6,13 @@ import msgspec
 import pytest
 from tests.unit.membership_net import SECOND, Host, Net
 
-from whimbrel.core.messages import ClaimAnswered, Message, RoleChangeAnswered, RoleChangeRequested
+from whimbrel.core.messages import (
+    ClaimAnswered,
+    MembersPublished,
+    Message,
+    RoleChangeAnswered,
+    RoleChangeRequested,
+)
 from whimbrel.core.model import ClusterState, MemberInfo, MemberList
 from whimbrel.errors import GridError, IllegalStateError, UnsupportedError, UsageError
 
@@ -68,6 +74,19 @@ def test_promotion_is_one_list_version_that_all_install() -> None:
     net.run_until(net.agreed, SECOND)
     net.leave(lite)
     assert lite.alive, "a data member has to hand its data over"
+
+
+def test_the_answer_brings_the_list() -> None:
+    """GCM-23: the new list is the answer. Method: every publication to the requester is lost; it
+    has the master's list and its new role all the same when the call ends.
+    """
+    net = Net()
+    hosts, lite = lite_cluster(net)
+    net.lost = lambda _, target, message: target is lite and isinstance(message, MembersPublished)
+    ended = want(lite, lite=False)
+    net.run_until(lambda: bool(ended), 2 * SECOND)
+    assert ended == [None] and not lite.ctx.me.lite
+    assert lite.ctx.members == hosts[0].ctx.members
 
 
 def test_a_lite_master_promotes_itself() -> None:

@@ -343,7 +343,10 @@ def test_a_promotion_that_is_known_already_changes_nothing(desk: Desk) -> None:
 
 
 def test_promotions_are_skipped_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PIM-12: three promotions, one of a partition whose local version is greater: two applied."""
+    """PIM-12: three promotions, one of a partition whose local version is greater: two applied.
+
+    ADL-02: none of a member that is not the master, however new its rows are.
+    """
     net = Net(msgspec.structs.replace(SETTINGS, partition_count=3), 1)
     wish(monkeypatch, {-1: "ab"})
     net.add("m", "a", "b", lite=["m"])
@@ -364,6 +367,8 @@ def test_promotions_are_skipped_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
         with net.step(b):
             b.room.on_message(MemberId("m"), message)
     assert [row[0] for row in b.room.table.rows] == ["b", "a", "b"]
+    foreign = RowState(PartitionId(0), states[0].version + 9, row_from([MemberId("a")]))
     with net.step(b):
-        b.room.on_message(MemberId("a"), message)
+        b.room.on_message(MemberId("a"), PromotionRequested(3, (), image_of(3, [foreign])))
+    assert [row[0] for row in b.room.table.rows] == ["b", "a", "b"]
     assert any(note.kind == "migration.foreign_promotion" for note in b.notes)
