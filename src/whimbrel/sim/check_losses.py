@@ -8,7 +8,7 @@ from whimbrel.core.migration.losses import LOST_ALL
 from whimbrel.sim.host import Host
 from whimbrel.sim.stores import number_at
 from whimbrel.sim.watch import Checker, member_of
-from whimbrel.sim.workload import ABSENT, KeyHistory
+from whimbrel.sim.workload import SET_MAP, KeyHistory
 from whimbrel.sim.world import World
 
 TOLD_US = 60_000_000
@@ -24,6 +24,8 @@ class GoneIsTold(Checker):
 
     Nobody says anything where nobody is left who had a table: what a cluster knew dies with its
     last member. Nothing is asked where clusters were split: what is gone then is D10's affair.
+    Judged are keys that are written once; so who holds one later got it with a copy that was under
+    way when its holder died.
     """
 
     rule = "D12"
@@ -31,8 +33,8 @@ class GoneIsTold(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._gone: dict[tuple[int, str], int] = {}
-        """Since when data of a partition and a map are gone."""
+        self._gone: dict[tuple[int, str], tuple[int, KeyHistory]] = {}
+        """Since when data of a partition and a map are gone, and one of their keys."""
         self.judged = 0
 
     def ending(self, host: Host, reason: str) -> None:
@@ -52,13 +54,15 @@ class GoneIsTold(Checker):
                 continue
             for history in histories:
                 if _holds(host, history) and not any(_holds(one, history) for one in others):
-                    self._gone.setdefault((pid, history.map), self.world.now_us)
+                    self._gone.setdefault((pid, history.map), (self.world.now_us, history))
 
     def sample(self) -> None:
         """Look at what should be known by now."""
         late_us = self.world.now_us - TOLD_US
         due = [
-            key for key, since_us in self._gone.items() if late_us - SAMPLE_US < since_us <= late_us
+            key
+            for key, (since_us, _) in self._gone.items()
+            if late_us - SAMPLE_US < since_us <= late_us
         ]
         self._judge(due)
 
@@ -70,19 +74,22 @@ class GoneIsTold(Checker):
         if not due:
             return
         self.judged += len(due)
-        told = told_losses(self.world)
+        told, hosts = told_losses(self.world), self.world.up_hosts()
         for pid, name in due:
+            if any(_holds(one, self._gone[pid, name][1]) for one in hosts):
+                del self._gone[pid, name]
+                continue
             if (pid, name) not in told and (pid, "") not in told:
                 self.fail(f"p{pid} has lost entries of {name}, and nobody says so")
                 return
 
 
 def _holds(host: Host, history: KeyHistory) -> bool:
-    """Whether a member has what was acknowledged last and nothing was written to since."""
+    """Whether a member has what was written once and acknowledged."""
     acked = history.acked
-    if not history.is_judged or acked is None or acked.effect == ABSENT:
+    if history.map != SET_MAP or acked is None or acked is not history.writes[-1]:
         return False
-    return acked is history.writes[-1] and number_at(host, history) >= acked.number
+    return number_at(host, history) >= acked.number
 
 
 def told_losses(world: World) -> dict[tuple[int, str], None]:
