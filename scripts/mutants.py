@@ -9,9 +9,9 @@ Usage::
     python scripts/mutants.py rows [ROW ...]      which test kills a mutant of each paper's row
 
 ``--seed`` and ``--count`` say which sample, ``--workers`` how many at a time, ``--resume`` keeps
-the results that ``build/mutants.jsonl`` has already, and ``--old-map`` the map of lines and tests
-although sources have changed since, which is good enough after an edit. How it works is in
-``scripts/mutation/``.
+the results that ``build/mutants.jsonl`` has already, ``--again`` those of killed mutants only (for
+new tests), and ``--old-map`` the map of lines and tests although sources have changed since, which
+is good enough after an edit. How it works is in ``scripts/mutation/``.
 
 mutmut and cosmic-ray were looked at: the first rewrites every function of a copy, so that sizes and
 hot paths are not ours any more, the second starts a process for each mutant and test run; neither
@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 
 from mutation import report, rows
-from mutation.campaign import RESULTS, Result, read_results, run
+from mutation.campaign import RESULTS, Result, forget_survivors, read_results, run
 from mutation.cover import taken_map
 from mutation.places import PACKAGE, Mutant, core_files, drawn, mutants_of
 from mutation.trial import BUILD, prepare
@@ -47,6 +47,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="a file or folder below src/whimbrel")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--again", action="store_true", help="resume, and try survivors again")
     parser.add_argument("--old-map", action="store_true", help="keep the map of other sources")
     parser.add_argument("--show", default="", metavar="ID")
     return parser.parse_intermixed_args(words)
@@ -95,13 +96,15 @@ def main(words: Sequence[str]) -> int:
     if given.command == "run":
         BUILD.mkdir(exist_ok=True)
         covered = taken_map(given.workers, given.old_map)
-        if not given.resume:
+        if given.again:
+            forget_survivors()
+        elif not given.resume:
             RESULTS.unlink(missing_ok=True)
         run(sample, covered, given.workers)
     results = results_of(sample)
     print(report.summary(results))
     if not given.only and results:
-        report.DOCUMENT.write_text(report.document(results, given.seed, len(mutants)))
+        report.DOCUMENT.write_text(report.document(results, given.seed, len(sample), len(mutants)))
     return 0
 
 

@@ -1,8 +1,9 @@
 """Many mutants, one after another: which one is killed by what, kept as lines of JSON.
 
-A mutant meets the unit tests that run its lines, the most specific first, then property tests and
-scenario files, then simulator seeds, and the first failure ends it. That goes in rounds: all
-mutants meet their first few tests before any meets its next ones, so that most are decided early.
+A mutant meets unit tests that run its lines, the most specific first, some simulator seeds,
+property tests and scenario files, then all the rest, and the first failure ends it. That goes in
+rounds: all mutants meet their first few tests before any meets its next ones, so that most are
+decided early.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from mutation.places import Mutant
 from mutation.trial import BUILD, judge, stage_of
 
 RESULTS = BUILD / "mutants.jsonl"
-BATCHES = {"unit": (8, 60), "slow": (), "sim": (8,)}
-"""Sizes of the first pieces of each stage; the last piece is the rest. A piece costs a start."""
+ROUNDS = (("unit", 8), ("unit", 60), ("sim", 8), ("slow", 0), ("unit", 0), ("sim", 0))
+"""What is asked in each round and how many of it, 0 for the rest: the cheapest first. ``slow`` are
+property tests and scenario files."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +57,21 @@ class Result:
 
 def batches_of(names: Sequence[str]) -> list[list[str]]:
     """The names in the pieces that are tried one after another."""
-    stages: dict[str, list[str]] = {stage: [] for stage in BATCHES}
+    stages: dict[str, list[str]] = {"unit": [], "slow": [], "sim": []}
     for name in names:
         stage = stage_of(name)
         stages[stage if stage in stages else "slow"].append(name)
-    found = []
-    for stage, members in stages.items():
-        rest = iter(members)
-        found += [list(islice(rest, size)) for size in BATCHES[stage]]
-        found.append(list(rest))
-    return [batch for batch in found if batch]
+    rests = {stage: iter(members) for stage, members in stages.items()}
+    return [list(islice(rests[stage], size or None)) for stage, size in ROUNDS]
 
 
 def next_result(mutant: Mutant, before: Result | None, covered: Map) -> Result:
     """Let a mutant meet its next piece of tests."""
     names = covered.names_for(mutant)
     rounds, cpu_s = (before.rounds, before.cpu_s) if before else (0, 0.0)
-    batches = batches_of(names) or [[]]
+    batches = batches_of(names)
+    while rounds and rounds < len(batches) - 1 and not batches[rounds]:
+        rounds += 1
     batch = batches[rounds] if rounds < len(batches) else []
     fate = judge(mutant, batch, sum(covered.taken_s[name] for name in batch))
     return Result(
@@ -94,6 +94,12 @@ def read_results() -> dict[str, Result]:
         return {}
     lines = [line for line in RESULTS.read_text().splitlines() if line.strip()]
     return {one.id: one for one in (Result(**json.loads(line)) for line in lines)}
+
+
+def forget_survivors() -> None:
+    """Keep only the results of killed mutants, so that new tests are tried on the others."""
+    killed = [one for one in read_results().values() if one.stage]
+    RESULTS.write_text("".join(json.dumps(asdict(one)) + "\n" for one in killed))
 
 
 def run(sample: Sequence[Mutant], covered: Map, workers: int) -> None:

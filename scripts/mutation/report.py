@@ -50,14 +50,24 @@ def survivors(results: Sequence[Result]) -> list[Result]:
     return [one for one in results if not one.stage]
 
 
-def document(results: Sequence[Result], seed: int, places: int) -> str:
-    """The text of ``docs/mutants.md``."""
+def document(results: Sequence[Result], seed: int, drawn: int, places: int) -> str:
+    """The text of ``docs/mutants.md``.
+
+    Args:
+        results: Of the mutants that were tried to their ends.
+        seed: Of the sample.
+        drawn: Mutants in the sample.
+        places: Mutants that could have been drawn.
+    """
     left = survivors(results)
     killed = len(results) - len(left)
-    share = 100 * killed / max(1, len(results))
+    share = 100 * killed / max(1, drawn)
     stages = Counter(one.stage for one in results)
-    lines = [HEAD, f"Seed {seed}: {len(results)} of {places:,} possible mutants, {killed} killed "]
+    lines = [HEAD, f"Seed {seed}: {drawn} of {places:,} possible mutants; {killed} were killed "]
     lines[-1] += f"({share:.1f} %), {len(left)} survived."
+    if len(results) < drawn:
+        open_ones = drawn - len(results)
+        lines.append(f"{open_ones} have met some of their tests only: the run was ended early.")
     lines += ["\n| killed by | mutants |", "| --- | --- |"]
     lines += [f"| {stage} | {stages[stage]} |" for stage in STAGES if stages[stage]]
     lines += ["\n| room | mutants | killed |", "| --- | --- | --- |"]

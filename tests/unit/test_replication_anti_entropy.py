@@ -515,3 +515,22 @@ def test_losing_most_backups_ends_in_equal_data_and_full_permits(
     for host in net.hosts.values():
         assert permits(host.plane) == 0 and host.plane.unsettled() == 0
         assert all(not outbox.frames for outbox in host.plane.outboxes.values())
+
+
+def test_a_member_that_left_is_remembered_nowhere() -> None:
+    """Goal: members that come and go leave nothing behind. Method: one that holds replicas, asked
+    for a sync, whose link broke, leaves; no dictionary of the room has its id in a key.
+    """
+    net = settled("abc", names="abc")
+    lose(net, "m")
+    net.advance(2 * SECOND)
+    for name in "ac":
+        net.cut(name, "b")
+        net.cut("b", name)
+    net.crash("b")
+    net.set_members("ac")
+    plane = net["a"].plane
+    for room in (plane, plane.anti_entropy, plane.refills, plane.roles):
+        for table in (one for one in vars(room).values() if isinstance(one, dict)):
+            for entry in table:
+                assert MemberId("b") not in (entry if isinstance(entry, tuple) else (entry,))
