@@ -285,3 +285,30 @@ def test_a_restarted_member_is_not_taken_for_the_one_it_was() -> None:
     net.crash("a")  # and now the master as well, while c has just restarted
     net.settle()
     assert {pid for pid, row in enumerate(net.master.room.table.rows) if None in row[:2]} == set()
+
+
+def test_a_restart_elsewhere_touches_the_rows_it_stands_in_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PIM-36, bugs 59, 64: a member is back under its identity at another address, with nothing:
+    its slots are emptied, + 1 in each row that names it; no other version rises.
+    """
+    wish(monkeypatch, {0: "ab", 1: "ba", -1: "ac"})
+    net = Net(backup_count=1)
+    net.add("a", "b", "c")
+    net.settle()
+    net.fill()
+    before = list(net.master.room.table.versions)
+    address = net.nodes["b"].info.address
+    net.on_send = lambda *_: "drop"
+    net.crash("b")
+    net.add("b")
+    net.run_for(0.001)
+    assert net.nodes["b"].info.address != address
+    table = net.master.room.table
+    rises = [new - old for new, old in zip(table.versions, before, strict=True)]
+    assert rises == [1, 1, 0, 0, 0, 0, 0]
+    net.on_send = lambda *_: "deliver"
+    net.settle(300)
+    net.check()
+    assert net.master.room.table.versions[2:] == before[2:]

@@ -154,7 +154,10 @@ def heard_forgotten(engine: Engine) -> None:
 MORE_BUGS: tuple[Bug, ...] = (
     Bug(equal_version_taken, "tables of equal version are taken", "kill", ("P1", "X2", "L1")),
     Bug(
-        call_run_twice, "a repeated call runs twice", "reset", ("C4", "D2", "D4", "D1", "D3", "D13")
+        call_run_twice,
+        "a repeated call runs twice",
+        "reset",
+        ("C4", "D2", "D4", "D1", "D3", "D13", "C5"),
     ),
     Bug(clients_not_told, "clients keep an old table", "kill", ("L1", "C2", "C1")),
     Bug(events_dropped, "listeners hear nothing", "kill", ("C3",)),
