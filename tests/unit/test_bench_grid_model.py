@@ -20,6 +20,7 @@ from whimbrel.core.messages import FragmentAnswered, FragmentPart, FragmentSent,
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import OperationError
+from whimbrel.runtime import occupation
 from whimbrel.wire.links import encode_message
 
 SIZE = paper_07.Size(partitions=2_000, serial_partitions=100, entries=2_000_000)
@@ -114,6 +115,39 @@ def test_only_a_serial_run_is_called_serial() -> None:
     for row in paper_07.flow(SIZE, IDEAL, "serial"):
         assert (row["parallel"] == "serial") == (row["at_once"] == 1)
         assert row["partitions"] == SIZE.serial_partitions
+
+
+def test_ten_maps_are_handed_over_in_parallel() -> None:
+    """PIM-50: ten maps, one of ten members leaves: many migrations at once, at least twice as fast
+    as one after the other, and a crash is repaired at least six times as fast; as many bytes.
+    """
+    ten = msgspec.structs.replace(IDEAL, maps=10)
+    serial, parallel = (
+        {row["event"]: row for row in paper_07.flow(SIZE, ten, mode)} for mode in ("serial", "20")
+    )
+    assert parallel["leave"]["at_once"] > 20 and serial["leave"]["at_once"] == 1
+    assert serial["leave"]["seconds"] >= 2 * parallel["leave"]["seconds"]
+    assert serial["crash"]["seconds"] >= 6 * parallel["crash"]["seconds"]
+    sent = serial["leave"]["sent_bytes"]
+    assert parallel["leave"]["sent_bytes"] == pytest.approx(sent, rel=0.01)
+
+
+def test_the_longest_stall_of_a_member_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIM-55: pauses are the longest step and the greatest lateness of a tick since the start, in
+    seconds; a shorter one later hides neither.
+    """
+    now = [1_000_000]
+    monkeypatch.setattr(occupation, "now_us", lambda: now[0])
+    stalls = occupation.Occupation()
+    for spent_us, late_us in ((2_000, 30_000), (250_000, 400_000), (40_000, 0)):
+        begun_us = now[0]
+        now[0] += spent_us
+        stalls.stepped(begun_us)
+        stalls.ticked(late_us)
+    assert stalls.gauges() == {
+        "loop_step_longest_seconds": 0.25,
+        "loop_late_longest_seconds": 0.4,
+    }
 
 
 def test_the_processor_slows_members_down() -> None:
