@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
 import pytest
 
 from whimbrel.core.context import Context
@@ -180,13 +179,6 @@ class Node:
         self.tail_arrives = True
 
 
-@pytest.fixture(params=BOTH_SIZES)
-def both_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plays a test in one piece and in several: the rule is the same in both."""
-    usual = msgspec.structs.replace(SETTINGS, partition_count=request.param)
-    monkeypatch.setattr(Net, "usual_settings", usual)
-
-
 Verdict = str
 """What ``on_send`` answers: ``deliver``, ``drop`` or ``twice``."""
 
@@ -195,7 +187,7 @@ class Net:
     """The cluster."""
 
     usual_settings = SETTINGS
-    """Of a cluster of which nothing else is said; see ``both_sizes``."""
+    """Of a cluster of which nothing else is said; see the fixture ``both_sizes``."""
 
     def __init__(self, settings: CoreSettings | None = None, backup_count: int = 1) -> None:
         self.settings = settings = settings or self.usual_settings

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.migration_net import Net, both_sizes
+from tests.unit.migration_net import Net
 
-__all__ = ["both_sizes"]
 pytestmark = pytest.mark.usefixtures("both_sizes")
 
 

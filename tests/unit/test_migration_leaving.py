@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.migration_net import Net, both_sizes
+from tests.unit.migration_net import Net
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import PublicationAnswered
 
-__all__ = ["both_sizes"]
 pytestmark = pytest.mark.usefixtures("both_sizes")
 
 

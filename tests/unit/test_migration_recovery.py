@@ -6,7 +6,7 @@ import itertools
 
 import msgspec
 import pytest
-from tests.unit.migration_net import SETTINGS, FakeHost, Net, both_sizes, wish
+from tests.unit.migration_net import SETTINGS, FakeHost, Net, wish
 
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
 from whimbrel.core.messages import (
@@ -24,7 +24,6 @@ from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Ve
 from whimbrel.core.partition.table import PartitionTable, row_from
 from whimbrel.errors import InvariantViolation
 
-__all__ = ["both_sizes"]
 pytestmark = pytest.mark.usefixtures("both_sizes")
 
 P0 = PartitionId(0)
@@ -308,7 +307,7 @@ def test_a_restart_elsewhere_touches_the_rows_it_stands_in_and_no_others(
     assert net.nodes["b"].info.address != address
     table = net.master.room.table
     rises = [new - old for new, old in zip(table.versions, before, strict=True)]
-    assert rises == [1, 1 + 2, 0, 0, 0, 0, 0]
+    assert rises[:2] == [1, 1 + 2] and not any(rises[2:])
     net.on_send = lambda *_: "deliver"
     net.settle(300)
     net.check()

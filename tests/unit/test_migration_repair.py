@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.migration_net import SETTINGS, Net, both_sizes, wish
+from tests.unit.migration_net import SETTINGS, Net, wish
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
@@ -18,7 +18,6 @@ from whimbrel.core.migration.repair import promotion_step, without_departed
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.partition.table import row_from
 
-__all__ = ["both_sizes"]
 pytestmark = pytest.mark.usefixtures("both_sizes")
 
 

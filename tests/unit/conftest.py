@@ -1,0 +1,14 @@
+"""Fixtures that more than one file of unit tests uses."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.unit.migration_net import BOTH_SIZES, SETTINGS, Net
+
+
+@pytest.fixture(params=BOTH_SIZES)
+def both_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plays a test in one piece and in several: the rule is the same in both."""
+    usual = msgspec.structs.replace(SETTINGS, partition_count=request.param)
+    monkeypatch.setattr(Net, "usual_settings", usual)
