@@ -636,6 +636,21 @@ def test_somebody_dies_in_the_middle(trio: Pump, who: str, point: type[Message])
     verify(client, data)
 
 
+def test_a_change_that_not_everybody_has_excludes_the_next(trio: Pump) -> None:
+    """GCM-11: committed but not confirmed, a change is under way still, though nobody is locked."""
+    mend = losing(trio, (m.StateConfirmRequested,))
+    member = trio.nodes[0].engine.member
+    member.begin(trio.now_us, trio.wall_ms)
+    member.membership.change_cluster("first", FROZEN)
+    trio.nodes[0].carry_out()
+    trio.run(1)
+    assert states(trio) == {FROZEN}
+    assert "under way" in wish(trio, PASSIVE, "second").refusal
+    mend()
+    assert wish(trio, FROZEN, "first").is_done
+    set_state(trio, PASSIVE)
+
+
 def test_the_same_wish_is_one_change(trio: Pump) -> None:
     """GCM-11: asked again under its name a wish is told its outcome, and nothing begins anew."""
     assert wish(trio, FROZEN, "a").is_done

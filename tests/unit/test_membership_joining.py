@@ -11,7 +11,7 @@ from tests.unit.membership_net import SECOND, SETTINGS, Net, address_of, with_se
 from whimbrel.core.context import Context
 from whimbrel.core.effects import SendTo
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.discovery import new_cluster_id
+from whimbrel.core.membership.discovery import HEARD_ADDRESSES_MAX, new_cluster_id
 from whimbrel.core.messages import JoinRefused, JoinRequested, ProbeAnswered, ProbeRequested
 from whimbrel.core.model import MemberInfo
 
@@ -325,3 +325,16 @@ def test_links_are_wanted_before_anything_is_sent_over_them() -> None:
     hosts = net.cluster(4)
     for host in hosts:
         assert sorted(host.links) == sorted(other.id for other in hosts if other is not host)
+
+
+def test_a_seeker_remembers_so_many_that_probe_it() -> None:
+    """Safety rule 9: who probes a seeker is looked at, up to a number of addresses; the addresses
+    that it was given itself do not count.
+    """
+    net = Net()
+    host = net.start(1, (2, 3))
+    for port in range(100, 100 + 2 * HEARD_ADDRESSES_MAX):
+        ghost = MemberInfo(MemberId(f"g{port}"), address_of(port), started_us=1)
+        probe = ProbeRequested("dev", ghost, None)
+        host.room.on_message(ghost.id, ghost.address, probe)
+    assert len(host.room.discovery._sights) == HEARD_ADDRESSES_MAX + 2

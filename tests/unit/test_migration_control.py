@@ -367,6 +367,15 @@ def test_the_history_is_bounded() -> None:
     assert [entry["id"] for entry in ledger.history] == [3, 4] and ledger.current is None
 
 
+def test_what_was_not_started_is_dropped_with_its_process() -> None:
+    """PIM-21: a process that ends counts what it did not start as dropped; none of it waits."""
+    ledger = Ledger(history_max=2)
+    process = ledger.begin("a reason", 0)
+    process.planned, process.completed, process.failed = 9, 2, 1
+    ledger.close(process, SECOND)
+    assert (process.dropped, process.waiting, process.remaining) == (6, 0, 6)
+
+
 def test_quiet_when_nothing_changes() -> None:
     """Inv: a settled cluster only compares stamps; a view with the same members plans nothing."""
     net = grown("abc")

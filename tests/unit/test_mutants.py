@@ -140,3 +140,33 @@ def test_a_planted_fault_is_seen(new: str, stage: str) -> None:
     )
     assert done.stdout.strip() == stage, done.stderr
     assert (ROOT / "src" / "whimbrel" / "core" / "check.py").read_bytes() == before
+
+
+def test_a_mutant_by_hand_is_found_by_its_text(places: ModuleType) -> None:
+    """Goal: a line of docs/row-mutants.txt is one place. Method: a text over two lines, one that is
+    not there, one that stands there twice, and a file and a function that do not exist.
+    """
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        rows = importlib.import_module("mutation.rows")
+    finally:
+        sys.path.remove(str(SCRIPTS))
+    old = "if not condition: raise InvariantViolation(fact)"
+    found = rows.written("core/check.py", "check", old, "pass")
+    assert found is not None
+    body = ast.parse(found.source()).body[-1]
+    assert isinstance(body, ast.FunctionDef) and isinstance(body.body[-1], ast.Pass)
+    for file, function, text in (
+        ("core/check.py", "check", "if condition:"),
+        ("core/check.py", "check", "condition"),
+        ("core/check.py", "other", old),
+        ("core/gone.py", "check", old),
+    ):
+        assert rows.written(file, function, text, "pass") is None
+
+
+def test_every_survivor_has_a_reason() -> None:
+    """Goal: nothing survives unexplained. Method: read the document that the tool made."""
+    text = (ROOT / "docs" / "mutants.md").read_text()
+    assert "## Survivors" in text
+    assert "no reason given" not in text

@@ -93,6 +93,21 @@ def test_policy_decides(policy: str, expected: tuple[str | None, ...]) -> None:
     assert tuple(pump.get(one, policy, key) for key in ("k1", "k2", "new")) == expected
 
 
+def test_what_does_not_fit_into_one_message_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M6: a partition's entries are merged to the last, in however many messages. Method: messages
+    of one entry, several entries for each partition.
+    """
+    monkeypatch.setattr("whimbrel.core.merging.service.CHUNK_BYTES_MAX", 1)
+    pump = make_pump()
+    _, _, one, other = split_cluster(pump, "m")
+    keys = [f"late{number}" for number in range(40)]
+    for key in keys:
+        pump.put(other, "m", key, "small")
+    pump.heal_and_wait()
+    assert [pump.get(one, "m", key) for key in keys] == ["small"] * len(keys)
+    assert sum(totals(pump, "m").values()) == handed_over(pump) >= len(keys)
+
+
 def test_both_halves_remove_the_same_key() -> None:
     """M6: fault 70, what both removed stays away; what one removed comes back from the other."""
     pump = make_pump()
