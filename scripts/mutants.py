@@ -103,6 +103,7 @@ def main(words: Sequence[str]) -> int:
         run(sample, covered, given.workers)
     results = results_of(sample)
     print(report.summary(results))
+    print(f"{len(sample) - len(results)} of {len(sample)} have not met all their tests")
     if not given.only and results:
         report.DOCUMENT.write_text(report.document(results, given.seed, len(sample), len(mutants)))
     return 0
