@@ -190,6 +190,7 @@ class Watch:
         self._probe_table(host, member)
         self._probe_views(host, member)
         self._probe_writes(host, member)
+        self._probe_depth(host, member)
         self._tell("started", host)
 
     def _probe_table(self, host: Host, member: Member) -> None:
@@ -213,6 +214,18 @@ class Watch:
         # Attributes of these objects only: the classes stay as they are.
         vars(table)["set_row"] = probed_set_row
         vars(dataplane)["row_changed"] = probed_row_changed
+
+    def _probe_depth(self, host: Host, member: Member) -> None:
+        """A map that wants deeper rows than all before it: its copies are due from here on."""
+        migrations = member.migrations
+        depth_changed = migrations.depth_changed
+
+        def probed_depth(depth: int) -> None:
+            if not host.is_outside:
+                self.world.disturbed()
+            depth_changed(depth)
+
+        vars(migrations)["depth_changed"] = probed_depth
 
     def _probe_plans(self, host: Host, member: Member) -> None:
         """Also after a switch of the cluster version, when the room has built its parts anew."""
