@@ -258,7 +258,7 @@ def survives_by_settings(engine: Engine) -> None:
 RULE_BUGS: tuple[Bug, ...] = (
     Bug(lists_not_told, "clients keep an old list", "kill", ("C2",)),
     Bug(backup_takes_writes, "a backup takes writes", "kill", ("P3",)),
-    Bug(removal_not_believed, "a woken primary goes on", "nap", ("P3",)),
+    Bug(removal_not_believed, "a woken primary goes on", "pause", ("P3",)),
     Bug(promotions_not_told, "services hear of no promotion", "kill", ("P13",)),
     Bug(newcomers_stay_empty, "a newcomer gets nothing", "kill", ("P10",)),
     Bug(restless_plans, "plans without end", "kill", ("L4",)),
