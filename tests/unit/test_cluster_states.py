@@ -685,5 +685,32 @@ def test_reads_wait_for_a_returned_primary(trio: Pump) -> None:
     assert get(client, number) == to_data(f"value {number}")
 
 
+def test_a_returned_backup_stays_without_data_while_the_state_changes(trio: Pump) -> None:
+    """GCM-09, ADL-46: a change of state goes by what members said they lack when they were locked;
+    a returned backup that gets in step meanwhile does not call itself complete, for its seat will
+    be emptied. When the change is rolled back it does.
+    """
+    fill(trio.client(trio.nodes[0]))
+    trio.run(2)
+    set_state(trio, FROZEN)
+    dead = trio.nodes[2]
+    trio.kill(dead)
+    trio.run(20)
+    mend = losing(trio, (m.VersionsTold, m.SyncSent, m.RefillSent))
+    back = revive(trio, dead)
+    trio.run_until(lambda: back.joined, 20)
+    held = back.engine.member
+    held.begin(trio.now_us, trio.wall_ms)
+    held.membership.states._take_lock("a change", 20_000_000)
+    lacking = held.dataplane.refills.lacking
+    assert lacking and held.ctx.state is ClusterState.IN_TRANSITION
+    mend()
+    trio.run(10)
+    assert held.ctx.state is ClusterState.IN_TRANSITION
+    assert held.dataplane.refills.lacking == lacking
+    trio.run(40)
+    assert held.ctx.state is FROZEN and held.dataplane.refills.lacking == ()
+
+
 def key(number: int) -> dict[str, Any]:
     return {"key": to_data(f"key {number}"), "thread_id": 1}

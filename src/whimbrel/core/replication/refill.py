@@ -112,8 +112,14 @@ class Refills:
                 del self._serves[key]
 
     def look(self, partition: PartitionReplica) -> None:
-        """A returned backup is a replica like any other once it is known to be in step."""
+        """A returned backup is a replica like any other once it is known to be in step.
+
+        Not while the state changes, which counts on what we said we lack: the seats named then
+        are emptied, and a replica that calls itself complete would go with them (P5).
+        """
         if partition.has_data or partition.index < 1 or not partition.is_confirmed:
+            return
+        if self._ctx.state is ClusterState.IN_TRANSITION:
             return
         if not self._plane.anti_entropy.is_doubted(partition):
             partition.gain_data()
