@@ -571,6 +571,28 @@ def test_a_claimant_that_pauses_is_still_followed() -> None:
     assert all(host.expelled is None for host in hosts)
 
 
+def test_a_claimant_that_slept_through_its_own_removal_takes_nobody_along() -> None:
+    """Goal: answers to a claim do not outlive a long pause (found by a seed: a claimant of seven
+    woke, became master by them and had the living master and its joiners expelled; M4, M5).
+    Method: the claimant sleeps as the answers come; the old master wakes, is followed again and
+    removes it; then it wakes and finds the answers first and the news behind them.
+    """
+    net = Net()
+    hosts = net.cluster(4)
+    net.pause(hosts[0])
+    net.run_until(lambda: hosts[1].room.is_claiming)
+    net.pause(hosts[1])
+    net.run(SECOND)
+    net.resume(hosts[0])
+    followers = [hosts[0], *hosts[2:]]
+    net.run_until(lambda: net.agreed(followers), 30 * SECOND)
+    net.resume(hosts[1])
+    net.run(10 * SECOND)
+    assert all(host.expelled is None for host in followers) and net.agreed(followers)
+    assert hosts[0].ctx.is_master and hosts[1].expelled is not None
+    assert not any(note.kind == "became_master" for note in hosts[1].notes)
+
+
 def test_a_claim_is_abandoned_when_an_older_member_is_heard() -> None:
     """Goal: a suspicion that clears ends the claim, and those who agreed follow the old master
     again. Method: the master is heard again while one member still has not answered.

@@ -35,24 +35,29 @@ class Heartbeats:
         """Send at once and then in every interval. Called when the first list is installed."""
         self.beat()
 
-    def notice_pause(self) -> None:
+    def notice_pause(self) -> bool:
         """Compare the clock with our own timer; called before anything else of a step.
 
         A timer that is late by more than an interval means that this process did not run. What
         others sent meanwhile is still unread, so their silence is moved forward by the pause.
+
+        Returns:
+            Whether we have just woken from a pause in which we may have been removed.
         """
         ctx = self._room.ctx
         if self._due_us is None:
-            return
+            return False
         late_us = ctx.now_us - self._due_us
         if late_us <= ctx.settings.heartbeat_interval_us:
-            return
+            return False
         self._room.detector.shift(late_us)
         self._due_us = ctx.now_us
         # Half the time-out: the others may by now have gone on without us.
-        if 2 * late_us >= ctx.settings.heartbeat_timeout_us:
+        is_long = 2 * late_us >= ctx.settings.heartbeat_timeout_us
+        if is_long:
             self._woken_us = ctx.now_us
         ctx.note("was_paused", "warning", pause_ms=late_us // 1000)
+        return is_long
 
     def was_paused(self) -> bool:
         """Whether we lately woke from a pause long enough to have been removed meanwhile."""

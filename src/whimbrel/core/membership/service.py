@@ -162,7 +162,7 @@ class Membership(Room):
             return
         handler = self._messages.get(type(message))
         check(handler is not None, "the membership room is given membership messages only")
-        self.heartbeats.notice_pause()
+        self._notice_pause()
         self.detector.heard(sender)
         if handler is not None:
             handler(sender, address, message)
@@ -173,9 +173,18 @@ class Membership(Room):
         if self.phase in (Phase.IDLE, Phase.ENDED):
             return
         check(key in self._timers, "the membership room is given membership timers only")
-        self.heartbeats.notice_pause()
+        self._notice_pause()
         self._timers[key]()
         self._react()
+
+    def _notice_pause(self) -> None:
+        """Begin a claim anew after a long pause: who agreed to it may have gone on since.
+
+        Their answers are read first and their later words after them. A list made of the former
+        would be newer than that of the master they follow, and take its members from it.
+        """
+        if self.heartbeats.notice_pause():
+            self.claim.abandon()
 
     def on_link_failed(self, member: MemberId) -> None:
         """The link to a member broke and cannot be made again: it is suspected at once."""
