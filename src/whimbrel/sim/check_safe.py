@@ -101,6 +101,8 @@ class SafeIsSafe(Checker):
             acked = history.acked
             if not history.is_judged or acked is None or acked is not history.writes[-1]:
                 continue
+            if acked.effect == ABSENT and acked.seen == ABSENT:
+                continue  # nothing was there to remove: it has changed nothing that could be lost
             if master.registry.get(MAP_KIND, history.map) is None:
                 continue  # everybody who knew of the map has died since
             row = rows[history.partition_id][: 1 + world.plan.backup_count]
