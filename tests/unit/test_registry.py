@@ -267,13 +267,13 @@ def destroyed(net: Net, number: int) -> int:
 
 def test_a_destruction_exceeds_those_it_had_not_heard_of() -> None:
     """Goal: what is destroyed covers all that was written before it was asked for (D11). Method: a
-    member that has heard of nothing destroys a map that the others have destroyed twice meanwhile,
-    so that its first number is too small; it is told so, and is done after the second.
+    member that has heard of nothing destroys a map that the others have destroyed and made anew
+    meanwhile, so that its first number is too small; it is told so, and is done after the second.
     """
     net = Net(3)
     net.view(0, 1, 2)
     net.deaf = [2]
-    for alive in (True, False, True, False):
+    for alive in (True, False, True, False, True):
         net.registries[0].announce([map_fact("a", alive=alive)], None)
     net.deliver()
     before = destroyed(net, 1)
@@ -307,3 +307,40 @@ def test_a_dead_members_destruction_reaches_all_though_another_fact_won() -> Non
     net.view(1, 2)
     assert destroyed(net, 1) == destroyed(net, 2) == before
     assert net.registries[1].get(MAP_KIND, "a") == net.registries[2].get(MAP_KIND, "a")
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("begun_again", [False, True])
+def test_destructions_at_the_same_time_come_to_an_end(count: int, begun_again: bool) -> None:
+    """Goal: members that destroy a map at once do not overtake each other for ever (found by a
+    seed: two members told each other of ever later destructions, thousands a second, D11, L1).
+    Method: all destroy it before anybody hears of it, and once it is written meanwhile.
+    """
+    net = Net(count)
+    net.view(*range(count))
+    net.registries[0].announce([map_fact("a")], "made")
+    net.deliver()
+    told = 0
+
+    def listen(number: int) -> None:
+        registry = net.registries[number]
+        on_message = registry.on_message
+
+        def counted(sender: MemberId, message: Message) -> None:
+            nonlocal told
+            told += 1
+            assert told < 100, "they go on for ever"
+            on_message(sender, message)
+
+        vars(registry)["on_message"] = counted
+
+    for number in range(count):
+        listen(number)
+        net.registries[number].announce([map_fact("a", alive=False)], f"destroyed {number}")
+    if begun_again:
+        net.registries[0].announce([map_fact("a")], "made again")
+    net.deliver()
+    assert [net.registries[number].announcing_count() for number in range(count)] == [0] * count
+    for number in range(count):
+        assert f"destroyed {number}" in net.registries[number].completed
+    assert len({tuple(net.structures(number)) for number in range(count)}) == 1

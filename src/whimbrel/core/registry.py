@@ -289,10 +289,15 @@ class Registry:
         return [self._entries[key] for key in sorted(self._entries)]
 
     def _is_overtaken(self, entry: RegistryEntry) -> bool:
+        """Whether a destruction comes later than one after which the structure was begun anew.
+
+        A later destruction alone is none of that: it takes with it what this one should. Members
+        that destroy a structure at once would overtake each other for ever.
+        """
         known = self._entries.get((entry.kind, entry.key))
-        if entry.alive or known is None or known.destroyed < entry.destroyed:
+        if entry.alive or known is None or not known.alive:
             return False
-        return (known.clock, known.origin) != (entry.clock, entry.origin)
+        return known.destroyed >= entry.destroyed
 
     def _answered(self, call: int, member: MemberId, *, is_overtaken: bool = False) -> None:
         announcement = self._announcements.get(call)
