@@ -338,3 +338,19 @@ def test_a_seeker_remembers_so_many_that_probe_it() -> None:
         probe = ProbeRequested("dev", ghost, None)
         host.room.on_message(ghost.id, ghost.address, probe)
     assert len(host.room.discovery._sights) == HEARD_ADDRESSES_MAX + 2
+
+
+def test_a_seeker_says_whom_it_waits_for() -> None:
+    """Goal: who waits tells for whom, now and then. Method: the only member is stopped as another
+    one looks for it: a note in each heartbeat time-out, with the address, and none about dead ones.
+    """
+    net = Net()
+    member = net.cluster(1)[0]
+    net.pause(member)
+    seeker = net.start(2, (1, 2, 9))
+    net.run(12 * SECOND)
+    notes = [note for note in seeker.notes if note.kind == "still_seeking"]
+    assert len(notes) == 2
+    assert notes[0].fields["awaited"] == f"{member.address} (no answer)"
+    net.resume(member)
+    net.run_until(lambda: net.agreed([member, seeker]), 10 * SECOND)

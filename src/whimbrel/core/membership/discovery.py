@@ -118,7 +118,18 @@ class Discovery:
         elif self._probes * settings.discovery_interval_us > settings.join_timeout_us:
             self._room.stop(self._failure(), 1)
         else:
+            self._say_who_is_awaited()
             self._probe()
+
+    def _say_who_is_awaited(self) -> None:
+        """Once in a heartbeat time-out: a process that is stopped accepts, and says nothing."""
+        ctx = self._room.ctx
+        settings = ctx.settings
+        period = max(1, settings.heartbeat_timeout_us // settings.discovery_interval_us)
+        awaited = [f"{at} ({one.value})" for at, one in self._sights.items() if one not in CLEAR]
+        if awaited and not self._probes % period:
+            seconds = self._probes * settings.discovery_interval_us // 1_000_000
+            ctx.note("still_seeking", "warning", awaited=", ".join(awaited), seconds=seconds)
 
     def _is_given_up(self, address: Address) -> bool:
         """Whether only the incarnation before us had heard that address, and it fell silent.
