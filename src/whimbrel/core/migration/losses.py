@@ -17,7 +17,7 @@ from whimbrel.core.model import Loss, LostStructure, structures_in_words
 from whimbrel.core.partition.table import PartitionTable
 
 LOST_ALL = 6
-"""The lost backup count that means: no replica of the partition is left (facts section 7)."""
+"""The lost backup count that means: no replica of the partition is left (ADL-05)."""
 NAMED_MAX = 20
 """Structures that one mark names; further ones are counted."""
 NAME_BYTES = 8
