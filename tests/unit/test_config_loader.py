@@ -9,7 +9,7 @@ import pytest
 from whimbrel.config import Config, Flag, explain, load, split_setting
 from whimbrel.config.settings import RuntimeSettings
 from whimbrel.core.ids import Address
-from whimbrel.core.settings import CoreSettings
+from whimbrel.core.settings import CoreSettings, MapSettings
 from whimbrel.errors import ConfigError
 
 
@@ -71,6 +71,18 @@ def test_file_environment_and_flags_in_rising_order(tmp_path: Path) -> None:
     )
     assert told["migration.interval_s"] == (0.05, "flag --set migration.interval_s")
     assert told["network.port"] == (7000, "flag --port")
+
+
+def test_the_longest_pattern_wins_and_of_equal_ones_the_first() -> None:
+    """Goal: which entry a map gets does not depend on the order of its patterns, and one that is
+    there twice counts once, with a star as without.
+    """
+    twice = (MapSettings("ab*", 2), MapSettings("ab*", 3), MapSettings("x", 2), MapSettings("x", 3))
+    for maps in ((MapSettings("a*", 1), *twice), (*twice, MapSettings("a*", 1))):
+        core = CoreSettings(maps=maps)
+        assert core.map_settings("abc").backup_count == 2
+        assert core.map_settings("ac").backup_count == 1
+        assert core.map_settings("x").backup_count == 2
 
 
 def test_maps_by_pattern(tmp_path: Path) -> None:

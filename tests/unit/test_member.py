@@ -6,11 +6,12 @@ import pytest
 from tests.unit.engine_pump import member_id, quick_settings
 
 from whimbrel.core.effects import ArmTimer, Effect, Expelled, Joined, Note, Send, SendTo
-from whimbrel.core.ids import Address
+from whimbrel.core.ids import Address, Namespace, PartitionId
 from whimbrel.core.invariants import check_member
 from whimbrel.core.member import Member
 from whimbrel.core.messages import (
     ANY_MESSAGE,
+    Census,
     GoodbyeTold,
     Heartbeat,
     ProbeRequested,
@@ -123,6 +124,21 @@ def test_whoever_speaks_is_not_silent() -> None:
     assert membership.detector.is_suspected(STRANGER)
     member.handle(Received(STRANGER, SOMEWHERE, RegistryAnswered(1)), member.ctx.now_us + 1, 0)
     assert membership.detector.is_suspected(STRANGER), "only membership messages clear it"
+
+
+def test_a_heartbeat_brings_the_master_a_count_of_entries() -> None:
+    """Goal: what a primary tells of its entries in a heartbeat is what the master knows of them
+    when the partition is lost. Method: a member is on the list and in a row, and sends one.
+    """
+    member = formed()
+    other = MemberInfo(STRANGER, SOMEWHERE)
+    member.membership.install(member.ctx.members.with_members((member.ctx.me, other)))
+    pid, name = PartitionId(3), Namespace("map/m")
+    partition = member.dataplane.partitions[pid]
+    partition.row = (STRANGER, *partition.row[1:])
+    beat = Heartbeat(member.ctx.members.version, member.ctx.id, Census((name,), {pid: {0: 7}}))
+    member.handle(Received(STRANGER, SOMEWHERE, beat), 1, 1_000)
+    assert member.entry_counts.last_told(pid, name) == (7, 1_000)
 
 
 def test_stale_timers_are_ignored() -> None:

@@ -7,7 +7,7 @@ from tests.unit.membership_net import SECOND, SETTINGS, Net, with_settings
 
 from whimbrel.core.membership.leaving import GRACE_TIMER, GRACE_US
 from whimbrel.core.messages import LeaveAllowed, LeaveOrdered, LeaveRequested
-from whimbrel.core.model import MemberList
+from whimbrel.core.model import LostStructure, MemberList
 
 
 @pytest.mark.parametrize("who", [0, 1, 2])
@@ -119,9 +119,18 @@ def test_a_lost_permission_is_repeated() -> None:
 
 
 def test_a_leave_that_is_never_allowed_ends_with_an_error() -> None:
-    """Goal: every wait is bounded. Method: the master never allows."""
+    """Goal: every wait is bounded; and what is told of the end is that the others go on. Method:
+    the master never allows.
+    """
     net = Net(settings=with_settings(leave_timeout_us=20 * SECOND))
     hosts = net.cluster(2)
+    is_end: list[bool] = []
+
+    def discarded(told: bool) -> tuple[LostStructure, ...]:
+        is_end.append(told)
+        return ()
+
+    hosts[1].room.discarded = discarded
     net.hold_leavers = True
     net.leave(hosts[1])
     net.run(19 * SECOND)
@@ -129,6 +138,7 @@ def test_a_leave_that_is_never_allowed_ends_with_an_error() -> None:
     net.run(2 * SECOND)
     assert hosts[1].exit_status() == 1
     assert "20 s" in hosts[1].reason()
+    assert is_end == [False]
 
 
 def test_only_the_right_permission_counts() -> None:

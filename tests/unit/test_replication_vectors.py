@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from whimbrel.core.ids import MemberId
+from whimbrel.core.messages import Vector
 from whimbrel.core.replication.vectors import (
+    EMPTY_VECTOR,
+    NO_LINEAGE,
     ZERO,
     kept_by,
     lineage_version,
@@ -23,6 +26,7 @@ START = (10, 20, 30, 40, 50, 60)
 def test_a_fresh_vector_is_six_zeros() -> None:
     """AE-01: six counters; slot 0 belongs to replica 1, slot 5 to replica 6."""
     assert ZERO == (0, 0, 0, 0, 0, 0)
+    assert Vector(NO_LINEAGE, ZERO) == EMPTY_VECTOR, "whose base is not told began with nothing"
     assert [slot_of(index) for index in (1, 2, 6)] == [0, 1, 5]
     assert slot_of(0) == 0
 

@@ -62,7 +62,6 @@ class Claim:
             self._agreed = {}
             self._dropped = {}
             self._seeking = {}
-            self._linked = {}
             ctx.note("mastership_claimed", "warning", version=ctx.members.version)
             self._ask()
         self._maybe_conclude()
