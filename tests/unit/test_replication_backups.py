@@ -8,7 +8,7 @@ from tests.unit.replication_net import SECOND, SETTINGS, Net, key, make_row, val
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import SyncRequested, TableRequested
-from whimbrel.core.replication.outbox import FAILED_STALE, FAILED_TIMEOUT, PendingReply
+from whimbrel.core.replication.outbox import ACKS, FAILED_STALE, FAILED_TIMEOUT, PendingReply
 from whimbrel.errors import OverloadedError, ProtocolError
 
 
@@ -157,6 +157,7 @@ def test_a_gap_is_applied_and_asks_for_a_sync() -> None:
     net["b"].plane.apply_backups(MemberId("a"), payload)
     fragment = net["b"].fragment(0, "m")
     assert fragment.value == 3 and fragment.is_dirty
+    assert net["b"].plane.counters["backups_applied"] == 2
     assert net["b"].content(0, "m")[key(2)] == value("y")
     net.pump()
     assert len(requests(net)) == 1
@@ -503,3 +504,62 @@ def test_rows_without_us_take_our_data_away() -> None:
     net.set_row(0, "acd", 9)
     assert not net["b"].plane.partitions[0].fragments
     net["b"].plane.row_changed(PartitionId(0), make_row("acd"), make_row("acd"), 10)
+
+
+def test_nobody_to_send_to_is_no_acknowledgement() -> None:
+    """Goal: a write whose backups are not there waits for none. Method: what ``replicate`` says."""
+    net = Net("a")
+    net.set_row(0, "a", 2)
+    net.put("m", 1, "x")
+    plane = net["a"].plane
+    fragment = net["a"].fragment(0, "m")
+    assert plane.replicate(plane.partitions[0], fragment, b"") == 0
+
+
+def test_frames_of_one_turn_are_acknowledged_together() -> None:
+    """Goal: answers are cumulative. Method: two frames arrive before any answer leaves."""
+    net = two()
+    backup = net["b"].plane
+    for number in range(2):
+        net.put("m", number, "x")
+        backup.apply_backups(MemberId("a"), frame(net))
+    assert len(backup.take_acks()) == 1
+
+
+def test_an_unknown_stream_is_asked_to_begin_anew() -> None:
+    """Goal: what a younger process answers says "gap" and nothing else. Method: its bytes."""
+    net = two()
+    net.put("m", 1, "x")
+    frame(net)
+    net.put("m", 2, "x")
+    younger = Net("b")["b"].plane
+    younger.apply_backups(MemberId("a"), frame(net))
+    ((_, payload),) = younger.take_acks()
+    _, _, sequence, gap, count = ACKS.unpack(payload)
+    assert (sequence, gap, count) == (0, 1, 0)
+
+
+def test_nothing_is_under_way_to_a_member_that_left() -> None:
+    """Goal: a closed outbox counts nothing. Method: close one with frames under way."""
+    net = two()
+    net.put("m", 1, "x")
+    outbox = net["a"].plane.outboxes[MemberId("b")]
+    net["a"].plane.take_backups()
+    assert outbox.in_flight == 1
+    outbox.close([])
+    assert outbox.in_flight == outbox.bytes_in_flight == 0
+
+
+def test_a_backup_that_moves_up_without_a_copy_counts_for_its_new_place() -> None:
+    """AE-03: it fills the hotter slot with its own, so that it stays in step. Method: a row that a
+    repair made, replica 2 becoming replica 1.
+    """
+    net = Net("abc")
+    net.set_row(0, "abc", 2)
+    for number in range(3):
+        net.put("b2", number, "x")
+    net.pump()
+    net.set_row(0, "ac", 3)
+    net.put("b2", 5, "y")
+    net.pump()
+    net.check_equal(0, "ac", "b2")

@@ -14,6 +14,7 @@ from tests.unit.test_replication_anti_entropy import settled
 from whimbrel.core.ids import MemberId, Namespace
 from whimbrel.core.messages import RefillSent, SyncSent
 from whimbrel.core.model import MigrationKind
+from whimbrel.core.structures.map_store import BURIED_MIN
 from whimbrel.errors import SerializationError
 
 MAP = Namespace("map/m")
@@ -156,3 +157,37 @@ def test_hearing_of_a_destruction_twice_changes_nothing() -> None:
     destroy(net, "abc", 3)
     net.check_equal(0, "ab", "m")
     assert net["b"].content(0, "m") == {key(1): value("new")}
+
+
+def test_a_large_copy_of_before_is_freed_in_steps() -> None:
+    """GCM-42: what is not held after all is given back bit by bit. Method: a migration brings more
+    entries than are freed at once, of a map that is destroyed before the commit.
+    """
+    net = Net("abc")
+    net.set_row(0, "a", 2)
+    for number in range(BURIED_MIN + 1):
+        net.put("m", number, "old")
+    net.pump()
+    copy = migration(MigrationKind.COPY, "c", 2, new=1)
+    net.migrate(copy, "a", chunk=1_000_000)
+    destroy(net, "c")
+    net.set_row(0, "ac", 3)
+    assert net["c"].plane.remains.entries == BURIED_MIN + 1
+
+
+def test_what_is_compared_is_begun_anew_where_the_destruction_was_not_heard_of() -> None:
+    """Goal: entries of before do not live on in a backup that moves up. Method: the source, which
+    knows of the end, compares the map's next life with what the destination still holds.
+    """
+    net = Net("abc")
+    net.set_row(0, "a-c", 2)
+    for number in range(3):
+        net.put("b2", number, "old")
+    net.pump()
+    net["a"].maps.destroy("b2", 5)
+    net["a"].plane.fragment(net["a"].plane.partitions[0], Namespace("map/b2"))
+    up = migration(MigrationKind.SHIFT_UP, "c", 2, new=1, current=2)
+    net.migrate(up, "a")
+    net.set_row(0, "ac", 4)
+    assert net["c"].content(0, "b2") == {}
+    assert net["c"].plane.is_destroyed(Namespace("map/b2"), 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.unit.replication_net import Net
+from tests.unit.replication_net import SECOND, Net
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId, PartitionId
@@ -129,3 +129,18 @@ def test_an_empty_fragment_is_one_part() -> None:
     parts, last = FragmentExport([fragment]).next_parts(100)
     assert last
     assert [(part.first, part.last, part.data) for part in parts] == [(True, True, b"")]
+
+
+def test_what_a_sync_replaces_is_freed_in_steps() -> None:
+    """GCM-42, AE-24: the old replica is given back bit by bit. Method: a large one is synced."""
+    net = filled(BURIED_MIN + 1)
+    net.advance(2 * SECOND)
+    fragment = net["b"].fragment(0, "m")
+    fragment.is_dirty = True
+    net["b"].plane.anti_entropy.mark_dirty(fragment)
+    before = fragment.store
+    syncs = net["b"].plane.anti_entropy.counters
+    while syncs["syncs_completed"] == 0:
+        net.advance(SECOND // 10)
+    assert net["b"].fragment(0, "m").store is not before
+    assert len(before) == 0

@@ -270,6 +270,8 @@ def test_only_a_migration_that_succeeded_is_installed() -> None:
     """Another change of the row while a migration runs does not bring its data to life."""
     net = filled()
     net.migrate(migration(MigrationKind.COPY, "c", 5, new=2), "a")
+    net.set_row(0, "a-c", 5)
+    assert not net["c"].plane.partitions[0].fragments, "a row of before the migration"
     net.set_row(0, "a", 6)
     assert not net["c"].plane.partitions[0].fragments
     net["c"].plane.row_changed(PartitionId(0), make_row("a"), make_row("a"), 7)
