@@ -14,10 +14,13 @@ from whimbrel.core.structures.map_service import (
     ENTRY_BYTES_MAX,
     EVICTED,
     EXPIRED,
+    MERGED,
     REMOVED,
     UPDATED,
     MapService,
 )
+from whimbrel.core.structures.map_store import MapStore
+from whimbrel.core.structures.record import stored_key
 from whimbrel.errors import RetryableError, UsageError
 
 X, Y, Z = value("x"), value("y"), value("z")
@@ -265,3 +268,20 @@ def test_writes_that_must_not_happen_here(stage: Stage) -> None:
     with pytest.raises(UsageError):
         stage.maps.put(stage.p, "m", key(1), bytes(ENTRY_BYTES_MAX))
     assert stage.maps.size([stage.p], "m") == 0
+
+
+def test_what_expired_before_a_merge_is_told_as_expired(stage: Stage) -> None:
+    """Goal: a merging entry does not replace one whose time was over, it comes after its end.
+    Method: an entry expires unswept, then one of the other part of a split arrives.
+    """
+    stage.maps.put(stage.p, "m", key(1), X, 10)
+    stage.pass_ms(20)
+    stage.events()
+    incoming = MapStore()
+    stored = stored_key(key(1))
+    incoming.put(stored, Y, stage.host.ctx.wall_ms)
+    reply = PendingReply(None)
+    result = stage.maps.merge(stage.p, "m", stored, incoming, lambda _, one: one.value, reply)
+    assert result == "added" and stage.maps.expired == 1
+    assert stage.events() == [(EXPIRED, None, X), (MERGED, Y, None)]
+    stage.check_backup()

@@ -235,6 +235,24 @@ def test_two_losses_of_a_partition_are_one_mark() -> None:
     assert list(table.losses) == [0]
 
 
+def test_what_was_seen_is_not_told_again_with_the_next_loss() -> None:
+    """Goal: an operator who has seen a loss hears of the new one alone. Method: two losses of a
+    partition, the first one seen.
+    """
+    net = lossy()
+    table = PartitionTable(3)
+    table.set_row(PartitionId(0), ("a", None, None, None, None, None, None), 4)  # type: ignore[arg-type]
+    losses = Losses(net.nodes["a"].ctx, table)
+    losses.structures_lost = lambda *_: [LostStructure("map", "x", 3, 1)]
+    first = losses.seat_lost(PartitionId(0), 2)
+    assert first is not None
+    table.take_losses((msgspec.structs.replace(first, version=5, is_seen=True),))
+    losses.structures_lost = lambda *_: [LostStructure("map", "y", 2, 1)]
+    second = losses.seat_lost(PartitionId(0), 1)
+    assert second is not None and second.lost_backup_count == 1
+    assert second.structures == (LostStructure("map", "y", 2, 1),)
+
+
 @pytest.mark.parametrize("lossless", [True, False])
 def test_what_a_returned_member_finds_lost_reaches_all(lossless: bool) -> None:
     """GCM-09: its word to the master is repeated until it is noted."""

@@ -285,6 +285,8 @@ def test_a_damaged_fragment_ends_the_copy_and_never_commits(desk: Desk) -> None:
     patch.setattr(host, "ingest", ingest)
     assert refused(desk.tell("c", "a", fragment(migration, 1, last=True)), "bad bytes")
     assert refused(desk.tell("c", "a", fragment(migration, 1, last=True)), "bad bytes")
+    patch.undo()
+    assert refused(desk.tell("c", "a", fragment(migration, 2, last=True)), "bad bytes"), "for good"
     assert refused(desk.tell("c", "m", commit(migration)), "not received everything")
     failed = migration.with_verdict(Verdict.FAILED)
     desk.tell("c", "a", fragment(desk.migration(name="m2"), 0, completed=(failed,)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.unit.migration_net import Net
 
+from whimbrel.core.events import Moment
 from whimbrel.core.model import MigrationInfo, MigrationKind, Verdict
 
 
@@ -32,3 +33,22 @@ def test_every_verdict_is_told_once_with_its_time() -> None:
     promotions = sum(int(document["promotions"] or 0) for document in documents)
     assert kinds.count(MigrationKind.PROMOTION) == promotions > 0
     assert len(dict.fromkeys(migration.id for migration, _ in told)) == len(told)
+
+
+def test_every_migration_begins_and_ends_for_the_master_s_listeners() -> None:
+    """ADL-71: a promotion is a migration like any other: its begin is told before its end. Method:
+    a crash, with the master's own events counted by partition.
+    """
+    net = Net()
+    net.add("a", "b", "c")
+    net.settle()
+    net.fill()
+    heard: list[tuple[Moment, int]] = []
+    net.master.room._loop.teller.hook = lambda moment, event: heard.append(
+        (moment, event.partition_id)
+    )
+    net.crash("c")
+    net.settle()
+    begun = sorted(pid for moment, pid in heard if moment is Moment.START)
+    ended = sorted(pid for moment, pid in heard if moment is Moment.COMPLETE)
+    assert begun and begun == ended

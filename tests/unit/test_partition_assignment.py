@@ -358,3 +358,13 @@ def test_summary_counts() -> None:
     assert (numbers.copies, numbers.promotions, numbers.role_changes) == (2, 1, 3)
     assert numbers.lower_bound_copies == 2
     assert summary(current, current) == summary([], [])
+
+
+def test_of_two_spare_copies_the_hotter_fills_the_hotter_hole() -> None:
+    """ADL-42: what is there already moves up in its order, so no role changes for nothing. Method:
+    one row with two holes and two holders beyond the depth.
+    """
+    a, b, c, d, e = members(5)
+    row = (a, None, None, b, c, None, None)
+    (target,) = assign([row], singles([a, b, c, d, e]), 3)
+    assert target[:3] == (a, b, c)

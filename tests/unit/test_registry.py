@@ -88,6 +88,7 @@ def test_a_fact_is_done_when_everybody_has_it() -> None:
     assert net.structures(2) == ["a"]
     assert net.registries[0].completed == ["token"]
     assert net.registries[0].announcing_count() == 0
+    assert not net.contexts[0].is_armed(RETRY_TIMER), "there is nothing to repeat"
 
 
 def test_alone_a_fact_is_done_at_once() -> None:
