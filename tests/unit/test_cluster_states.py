@@ -617,7 +617,7 @@ def wished(master: Host) -> Outcome:
 
 
 def test_who_is_silent_is_not_waited_for_again() -> None:
-    """PIM-31: a change that fails for a silent member ends when the others have given their locks
+    """Goal: a change that fails for a silent member ends when the others have given their locks
     back; whom it has waited for already it does not wait for a second time.
     """
     net = Net()
@@ -630,7 +630,7 @@ def test_who_is_silent_is_not_waited_for_again() -> None:
 
 
 def test_a_lock_is_asked_back_so_often() -> None:
-    """PIM-31: an unlock that gets lost is sent ``LOCK_CALLS_MAX`` times, then the lease is left to
+    """Goal: an unlock that gets lost is sent ``LOCK_CALLS_MAX`` times, then the lease is left to
     end it. Method: a member is locked by another change and refuses; no unlock arrives.
     """
     net = Net()

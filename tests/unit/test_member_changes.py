@@ -39,7 +39,7 @@ def listed(names: str, missing: str = "", lite: str = "") -> MemberList:
     ],
 )
 def test_each_change_has_its_reason(old: MemberList, new: MemberList, reason: str) -> None:
-    """ADL-50: operators read why a plan was made. Method: one change of the list at a time."""
+    """Goal: operators read why a plan was made. Method: one change of the list at a time."""
     assert reason_of(old, new) == reason
 
 

@@ -36,7 +36,7 @@ def test_every_verdict_is_told_once_with_its_time() -> None:
 
 
 def test_every_migration_begins_and_ends_for_the_master_s_listeners() -> None:
-    """ADL-71: a promotion is a migration like any other: its begin is told before its end. Method:
+    """PIM-58: a promotion is a migration like any other: its begin is told before its end. Method:
     a crash, with the master's own events counted by partition.
     """
     net = Net()

@@ -361,7 +361,7 @@ def test_summary_counts() -> None:
 
 
 def test_of_two_spare_copies_the_hotter_fills_the_hotter_hole() -> None:
-    """ADL-42: what is there already moves up in its order, so no role changes for nothing. Method:
+    """Goal: what is there already moves up in its order, so no role changes for nothing. Method:
     one row with two holes and two holders beyond the depth.
     """
     a, b, c, d, e = members(5)

@@ -12,16 +12,11 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from tests.unit.test_partition_assignment import Groups, crash, members
 
 from whimbrel.core.ids import EMPTY_ROW, REPLICA_SLOTS, MemberId, Row
 from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.planner import plan_row
-
-Groups = list[tuple[MemberId, ...]]
-
-
-def members(count: int) -> list[MemberId]:
-    return [MemberId(f"m{number:03}") for number in range(count)]
 
 
 def grouped(count: int, size: int) -> Groups:
@@ -33,18 +28,6 @@ def digest(found: object) -> str:
     return hashlib.sha256(repr(found).encode()).hexdigest()[:12]
 
 
-def without(rows: Sequence[Row], gone: MemberId) -> list[Row]:
-    """What repair makes of the rows when a member has died."""
-    left = []
-    for row in rows:
-        slots = [None if member == gone else member for member in row]
-        if slots[0] is None:
-            hottest = next(index for index, member in enumerate(slots) if member)
-            slots[0], slots[hottest] = slots[hottest], None
-        left.append(tuple(slots))
-    return left
-
-
 def history(count: int, size: int, depth: int, partitions: int) -> list[Row]:
     """First arrangement, a join, a crash, rows made deeper and shallower, a leave."""
     rows = assign([EMPTY_ROW] * partitions, grouped(count - size, size), depth)
@@ -54,7 +37,7 @@ def history(count: int, size: int, depth: int, partitions: int) -> list[Row]:
         wanted = depth + 2 if change == "deeper" else depth
         leaving = ids[:1] if change == "leave" else []
         left = groups[1:] if change == "gone" else groups
-        before = without(rows, ids[1]) if change == "crash" else rows
+        before = crash(rows, ids[1])[0] if change == "crash" else rows
         rows = assign(before, left, wanted, leaving)
         seen += rows
     return seen
@@ -73,7 +56,7 @@ def history(count: int, size: int, depth: int, partitions: int) -> list[Row]:
 def test_arrangements_stay_the_same(
     count: int, size: int, depth: int, partitions: int, expected: str
 ) -> None:
-    """ADL-44: the same input, the same rows. Method: digests of whole histories."""
+    """Goal: the same input, the same rows. Method: digests of whole histories."""
     assert digest(history(count, size, depth, partitions)) == expected
 
 
@@ -88,7 +71,7 @@ def random_row(draw: random.Random, names: Sequence[MemberId], holes: float) -> 
 
 @pytest.mark.parametrize(("holes", "expected"), [(0.0, "6e9f35f35446"), (0.3, "0da9a33abc77")])
 def test_plans_of_rows_stay_the_same(holes: float, expected: str) -> None:
-    """ADL-46 to ADL-70: the same step first. Method: digests of the plans of random rows."""
+    """Goal: the same steps in the same order. Method: digests of the plans of random rows."""
     draw = random.Random(7)
     names = members(9)
     rows = [(random_row(draw, names, holes), random_row(draw, names, holes)) for _ in range(2_000)]

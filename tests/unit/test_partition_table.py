@@ -201,7 +201,7 @@ def test_increment_of_each_kind(name: str) -> None:
 
 
 def test_a_table_never_has_the_stamp_of_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PIM-16: stamp 0 means "no table yet" to clients. Method: versions that hash to 0."""
+    """PIM-18: stamp 0 means "no table yet" to everybody. Method: versions that hash to 0."""
     table = PartitionTable(1)
     table.set_row(pid(0), row_from([A]), 1)
     monkeypatch.setattr("whimbrel.core.partition.table.calculate_stamp", lambda versions: 0)

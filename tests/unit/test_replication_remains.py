@@ -132,7 +132,7 @@ def test_an_empty_fragment_is_one_part() -> None:
 
 
 def test_what_a_sync_replaces_is_freed_in_steps() -> None:
-    """GCM-42, AE-24: the old replica is given back bit by bit. Method: a large one is synced."""
+    """GCM-42: the old replica is given back bit by bit. Method: a large one is synced."""
     net = filled(BURIED_MIN + 1)
     net.advance(2 * SECOND)
     fragment = net["b"].fragment(0, "m")
