@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 
 from mutation import report, rows
-from mutation.campaign import RESULTS, Result, forget_survivors, read_results, run
+from mutation.campaign import RESULTS, Result, forget_survivors, read_results, run, spare
 from mutation.cover import taken_map
 from mutation.places import PACKAGE, Mutant, core_files, drawn, mutants_of
 from mutation.trial import BUILD, prepare
@@ -48,6 +48,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--again", action="store_true", help="resume, and try survivors again")
+    parser.add_argument("--explained", action="store_true", help="try those with a reason, too")
     parser.add_argument("--old-map", action="store_true", help="keep the map of other sources")
     parser.add_argument("--show", default="", metavar="ID")
     return parser.parse_intermixed_args(words)
@@ -100,6 +101,9 @@ def main(words: Sequence[str]) -> int:
             forget_survivors()
         elif not given.resume:
             RESULTS.unlink(missing_ok=True)
+        if not given.explained:
+            known, why = read_results(), report.reasons()
+            spare([one for one in sample if one.name in why and one.id not in known])
         run(sample, covered, given.workers)
     results = results_of(sample)
     print(report.summary(results))

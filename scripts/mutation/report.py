@@ -22,7 +22,8 @@ HEAD = """# Mutants of the core
 Made by `scripts/mutants.py`; do not edit. A mutant is one small change of `src/whimbrel/core`; it
 is killed when a test that runs the changed lines fails (unit, property, scenario, then 40 simulator
 seeds), when the module cannot be imported any more, or when a test does not end. The reasons of
-the survivors are kept in [mutant-reasons.txt](mutant-reasons.txt).
+the survivors are kept in [mutant-reasons.txt](mutant-reasons.txt); whoever wrote one tried its
+mutant, which counts as a survivor from then on without being tried again (`--explained` does).
 """
 
 
