@@ -8,6 +8,7 @@ import pytest
 
 from whimbrel.core.effects import Note
 from whimbrel.sim.host import Host
+from whimbrel.sim.run import simulate
 from whimbrel.sim.scenario import parse_scenario
 from whimbrel.sim.world import World
 
@@ -62,3 +63,10 @@ def test_a_master_that_dies_while_changing_leaves_one_state(
     assert begun == ["FROZEN", "PASSIVE", "ACTIVE", "NO_MIGRATION", "ACTIVE"]
     assert changes_of(notes, "m2") == ["PASSIVE", "ACTIVE", "NO_MIGRATION", "ACTIVE"]
     assert changes_of(notes, "m3") == ["PASSIVE", "ACTIVE"], "it dies in the third change"
+
+
+def test_a_restarted_member_is_not_taken_for_the_copy_it_was() -> None:
+    """Goal: P5 counts copies, not names in a row. Method: a seed in which a row still names a
+    member that comes back as an empty process, because its last migration ended in between.
+    """
+    assert simulate(1010064, "states").violations == ()

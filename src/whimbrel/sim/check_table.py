@@ -192,12 +192,18 @@ class CopiesKept(Checker):
             self.fail(f"p{pid} from {had} to {has} replicas, {needed} are needed", host.name)
 
     def _loses_data(self, members: MemberList, pid: PartitionId, before: Row, after: Row) -> bool:
-        """Whether one that loses its seat has data; who came back to it may have none (GCM-09)."""
+        """Whether one that loses its seat has data; who came back to it may have none (GCM-09).
+
+        Nor has a new process that does not know yet that a row still names it.
+        """
         for member in before:
             if member is None or member in after or members.get(member) is None:
                 continue
             host = self.world.watch.host_of(member)
-            if host is None or member_of(host).dataplane.partitions[pid].has_data:
+            if host is None:
+                return True
+            replica = member_of(host).dataplane.partitions[pid]
+            if replica.index >= 0 and replica.has_data:
                 return True
         return False
 
