@@ -20,7 +20,7 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.migration import control_loop, plan_execution
 from whimbrel.core.migration.progress import Ledger
-from whimbrel.core.model import MigrationInfo, MigrationKind
+from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.partition.table import row_from
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import SerializationError
@@ -101,6 +101,53 @@ def test_a_failed_migration_is_tried_again_after_a_pause(
     assert sum(int(str(entry["failed"])) for entry in history) == number
     assert history[-1]["completed"] == history[-1]["planned"] and not history[-1]["failed"]
     assert any(note.kind == "migration.failed" for note in net.master.notes)
+
+
+def test_every_fifth_failed_plan_in_a_row_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADL-50: who looks at a cluster that never gets its backups reads why. Method: no copy ever
+    succeeds under a new master, which has seen no plan succeed before.
+    """
+    net = grown("abc")
+
+    def damaged(_migration: MigrationInfo, _parts: tuple[FragmentPart, ...]) -> None:
+        raise SerializationError("damaged on purpose")
+
+    for node in net.live:
+        monkeypatch.setattr(node.host, "ingest", damaged)
+    net.crash("a")
+    told = net.master.notes
+
+    def failed_plans() -> list[object]:
+        return [entry for entry in net.master.room.history if entry["failed"]]
+
+    for count in (5, 10):
+        net.run(
+            net.now_us + 60 * SECOND,
+            stop=lambda count=count: len(failed_plans()) == count,  # type: ignore[misc]
+        )
+        notes = [int(str(n.fields["plans"])) for n in told if n.kind == "migration.plans_fail"]
+        assert notes == list(range(5, count + 1, 5))
+
+
+def test_a_large_plan_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GCM-42: no step plans more than ROWS_PLANNED rows. Method: a join at 271 partitions, with
+    the rows of each step counted.
+    """
+    settings = msgspec.structs.replace(SETTINGS, partition_count=271)
+    net = grown("ab", settings=settings)
+    planned: list[int] = [0]
+    real = control_loop.plan_row
+
+    def plan_row(current: Row, target: Row) -> Sequence[Step]:
+        planned[-1] += 1
+        return real(current, target)
+
+    monkeypatch.setattr(control_loop, "plan_row", plan_row)
+    net.after_step = lambda _node: planned.append(0)
+    net.add("c")
+    net.settle()
+    net.check()
+    assert max(planned) == control_loop.ROWS_PLANNED < sum(planned)
 
 
 def test_a_bad_endpoint_does_not_starve_the_rest() -> None:

@@ -279,6 +279,17 @@ def test_what_a_returned_member_finds_lost_reaches_all(lossless: bool) -> None:
     assert dropped == (0 if lossless else 2)
 
 
+def test_who_has_found_nothing_lost_tells_nothing() -> None:
+    """Goal: no empty word travels with whatever else a member repeats. Method: the time to repeat
+    comes at a member that waits for nobody.
+    """
+    net = lossy()
+    node = net.nodes["a"]
+    with net.step(node):
+        node.room.on_timer("migration.repeat")
+    assert not net.said(LossesTold)
+
+
 def test_a_master_dies_before_it_notes_what_a_returned_member_found() -> None:
     """GCM-09: the next master has it from the member's own table."""
     net = lossy()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from tests.unit.migration_net import NO_VECTOR, SECOND, SETTINGS, Net, wish
@@ -166,10 +168,20 @@ def test_an_empty_partition_needs_only_the_probe(desk: Desk) -> None:
 
 def test_unanswered_fragments_are_repeated_ever_more_patiently(desk: Desk) -> None:
     """Bounded repetition: after 1, 2, 3, 4, 5, 5, ... call timeouts, and on a restored link."""
+    times: list[int] = []
+
+    def lose(_from: str, _to: str, message: Message) -> str:
+        if isinstance(message, FragmentSent):
+            times.append(desk.net.now_us)
+        return "drop"
+
+    desk.net.on_send = lose
     desk.tell("a", "m", MigrationRequested(desk.migration(), ()))
     desk.net.run_for(62)
     sent = [m for _, _, m in desk.net.trace if isinstance(m, FragmentSent)]
-    assert 7 <= len(sent) <= 9 and all(message == sent[0] for message in sent)
+    assert all(message == sent[0] for message in sent)
+    pauses = [(later - sooner) / SECOND for sooner, later in itertools.pairwise(times)]
+    assert pauses == [2, 4, 6, 8, 10, 10, 10, 10]
     desk.net.restore_link("a", "c")
     assert len(desk.net.said(FragmentSent)) == len(sent) + 1
     assert SETTINGS.call_timeout_us == 2 * SECOND

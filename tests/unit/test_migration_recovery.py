@@ -19,7 +19,13 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.migration.keeper import TableKeeper
-from whimbrel.core.migration.recovery import Account, apply_settlement, settle
+from whimbrel.core.migration.recovery import (
+    Account,
+    Settlement,
+    apply_settlement,
+    applying,
+    settle,
+)
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable, row_from
 from whimbrel.errors import InvariantViolation
@@ -140,6 +146,26 @@ def test_a_member_that_never_heard_of_its_row_holds_nothing() -> None:
     assert settlement.without_data == ((P0, MemberId("a")),)
 
 
+@pytest.mark.parametrize("rows_max", [1, 2, 3])
+def test_a_settlement_is_applied_in_pieces_of_changed_rows(rows_max: int) -> None:
+    """GCM-42: no piece changes more than so many rows, and those that are known cost nothing.
+
+    Method: six rows of which the last five are new; no migrations.
+    """
+    count = 6
+    settings = msgspec.structs.replace(SETTINGS, partition_count=count)
+    table = PartitionTable(count)
+    keeper = TableKeeper(Net(settings).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
+    rows = tuple(RowState(PartitionId(pid), 4, row("ab")) for pid in range(count))
+    keeper.apply_row(rows[0])
+    before = table.change_count
+    job = applying(keeper, Settlement(rows, (), (), ()), rows_max)
+    changes = [before, *(table.change_count for _ in job)]
+    assert table.versions == [4] * count
+    pieces = [after - before for before, after in itertools.pairwise(changes)]
+    assert pieces == [rows_max] * ((count - 1) // rows_max)
+
+
 # -- on the cluster -----------------------------------------------------------------------
 
 
@@ -185,6 +211,36 @@ def test_nothing_is_published_before_everybody_has_answered(count: int) -> None:
     if parts > 1:  # else the table is handed to the links, and the rest done, in one step
         assert len(set(owned[: parts * 2 - 1])) == 1, "the new master promotes itself no earlier"
         assert owned[-1] > owned[0]
+
+
+def test_a_settled_master_keeps_no_account() -> None:
+    """Goal: what everybody has told of a table of any size is held only while it is compared.
+    Method: the master dies, and the next one settles.
+    """
+    net = Net(backup_count=1)
+    net.add("a", "b", "c")
+    net.settle()
+    net.fill()
+    net.crash("a")
+    net.settle()
+    assert net.said(StateAnswered)
+    assert not net.master.room._loop.recovery._answers
+
+
+def test_who_is_told_to_be_master_takes_charge_at_once() -> None:
+    """ADL-11: the word alone is enough, and is taken once. Method: the list is there already."""
+    net = Net(backup_count=1)
+    net.add("a", "b")
+    net.settle()
+    node = net.nodes["b"]
+    net.order.remove("a")
+    node.ctx.members = msgspec.structs.replace(node.ctx.members, version=9, members=(node.info,))
+    for _ in range(2):
+        with net.step(node):
+            node.room.became_master()
+        assert node.room.is_in_charge
+    net.settle()
+    assert len([n for n in node.notes if n.kind == "migration.table_settled"]) == 1
 
 
 def test_who_dies_while_the_first_table_is_told_is_not_promoted_past_it() -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.unit.migration_net import SETTINGS, Net, wish
 
+from whimbrel.core.events import GridEvent, MigrationFinished, MigrationStarted
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
     MigrationRequested,
@@ -236,3 +237,24 @@ def test_repair_makes_no_migration_of_an_empty_table() -> None:
     assert not net.master.room.table.initialised
     assert net.master.room.is_settled() == (False, "the partitions are not assigned yet")
     assert not net.said(MigrationRequested, TablePublished)
+
+
+def test_a_repair_that_begins_anew_has_ended_for_listeners() -> None:
+    """PIM-58: every process that was begun ends, also when a second member dies in the middle of
+    the rows of the first, and no row is promoted twice.
+    """
+    net = Net(msgspec.structs.replace(SETTINGS, partition_count=271), backup_count=2)
+    net.add("a", "b", "c", "d", "e")
+    net.settle()
+    net.fill()
+    events: list[GridEvent] = []
+    net.master.room.tell_events(events.append)
+    repair = net.master.room._loop.repair
+    net.crash("e")
+    assert repair.has_rows_left
+    net.crash("d")
+    net.settle()
+    net.check()
+    begun = [event for event in events if isinstance(event, MigrationStarted)]
+    ended = [event for event in events if isinstance(event, MigrationFinished)]
+    assert len(begun) == len(ended) > 2

@@ -88,6 +88,28 @@ def test_a_repeated_request_neither_loses_nor_doubles_its_turn() -> None:
     assert len({m.migration.id for m in firsts}) == len(firsts)
 
 
+@pytest.mark.parametrize(("excess", "together"), [(0, 2), (1, 1)])
+def test_what_fits_exactly_begins_together(excess: int, together: int) -> None:
+    """Goal: the limit is what may be copied at once, to the byte. Method: behind one large
+    partition two wait that fill the limit exactly, or are a byte too large.
+    """
+    bytes_max = 40
+    net = full_net(bytes_max, members=2, backups=0)
+    node, source = net.nodes["b"], net.nodes["b"].room._source
+    for pid in node.host.data:
+        node.host.data[pid] = (bytes(bytes_max),)
+    net.delay_us = lambda is_data: 20 * MS if is_data else MS
+    net.add("c")
+    run_until_waiting(net, "b", 2)
+    (first,) = source.copying()
+    for number, request in enumerate(source._waiting.values()):
+        size = bytes_max // 2 + excess * (number == 1)
+        node.host.data[request.migration.partition_id] = (bytes(size),)
+    net.run(net.now_us + 1000 * MS, stop=lambda: first not in source.copying())
+    assert len(source.copying()) == together
+    net.settle()
+
+
 @pytest.mark.parametrize("gone", ["destination", "master"])
 def test_what_waits_is_given_up_with_who_asked_or_would_take_it(gone: str) -> None:
     """Goal: a request never outlives its reasons (PIM-09, ADL-18). Method: the destination or the

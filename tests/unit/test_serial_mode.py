@@ -154,6 +154,16 @@ def test_a_silent_member_gets_the_newest_table_later_and_one_at_a_time() -> None
     net.check()
 
 
+def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+    """Goal: a late answer may find a member that is not master any more. Method: a member that has
+    sent no table is told that one was taken.
+    """
+    net = grown("a", "b")
+    before = version(net.nodes["b"])
+    assert tell(net, "b", "a", LegacyTableAnswered(before)) == []
+    assert version(net.nodes["b"]) == before
+
+
 # -- tables -------------------------------------------------------------------------------
 
 
