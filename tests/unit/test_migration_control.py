@@ -104,7 +104,7 @@ def test_a_failed_migration_is_tried_again_after_a_pause(
 
 
 def test_every_fifth_failed_plan_in_a_row_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ADL-50: who looks at a cluster that never gets its backups reads why. Method: no copy ever
+    """Goal: who looks at a cluster that never gets its backups reads why. Method: no copy ever
     succeeds under a new master, which has seen no plan succeed before.
     """
     net = grown("abc")
@@ -130,7 +130,7 @@ def test_every_fifth_failed_plan_in_a_row_is_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_large_plan_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GCM-42: no step plans more than ROWS_PLANNED rows. Method: a join at 271 partitions, with
+    """Goal: no step plans more than ROWS_PLANNED rows. Method: a join at 271 partitions, with
     the rows of each step counted.
     """
     settings = msgspec.structs.replace(SETTINGS, partition_count=271)

@@ -148,7 +148,7 @@ def test_a_member_that_never_heard_of_its_row_holds_nothing() -> None:
 
 @pytest.mark.parametrize("rows_max", [1, 2, 3])
 def test_a_settlement_is_applied_in_pieces_of_changed_rows(rows_max: int) -> None:
-    """GCM-42: no piece changes more than so many rows, and those that are known cost nothing.
+    """Goal: no piece changes more than so many rows, and those that are known cost nothing.
 
     Method: six rows of which the last five are new; no migrations.
     """
@@ -228,7 +228,7 @@ def test_a_settled_master_keeps_no_account() -> None:
 
 
 def test_who_is_told_to_be_master_takes_charge_at_once() -> None:
-    """ADL-11: the word alone is enough, and is taken once. Method: the list is there already."""
+    """Goal: the word alone is enough, and is taken once. Method: the list is there already."""
     net = Net(backup_count=1)
     net.add("a", "b")
     net.settle()

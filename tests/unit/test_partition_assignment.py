@@ -14,7 +14,9 @@ import pytest
 from whimbrel.core.ids import EMPTY_ROW, MemberId, Row
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.partition.assignment import assign
+from whimbrel.core.partition.board import HOLE, Board
 from whimbrel.core.partition.bounds import lower_bound_copies, summary
+from whimbrel.core.partition.levelling import _cheapest_place
 from whimbrel.core.partition.planner import end_row, plan_row
 from whimbrel.core.partition.table import row_from
 
@@ -368,3 +370,60 @@ def test_of_two_spare_copies_the_hotter_fills_the_hotter_hole() -> None:
     row = (a, None, None, b, c, None, None)
     (target,) = assign([row], singles([a, b, c, d, e]), 3)
     assert target[:3] == (a, b, c)
+
+
+def test_the_board_keeps_its_books() -> None:
+    """Goal: what is counted as rows change is what counting anew finds, and holes are nobody's
+    company. Method: random rows, some short, some of members that are gone, and random changes.
+    """
+    generator = random.Random(7)
+    ids = members(5)
+    rows = [row_from(generator.sample(ids, generator.randint(1, 4))) for _ in range(60)]
+    board = Board(rows, singles(ids[:4]), 3, [])
+    for _ in range(400):
+        pid, slot = generator.randrange(len(rows)), generator.randrange(board.depth)
+        filler = generator.randrange(len(board.members))
+        if board.slots[pid][slot] != HOLE:
+            board.take(pid, slot)
+        elif filler not in board.slots[pid]:
+            board.put(pid, slot, filler)
+    together: Counter[tuple[int, int]] = Counter()
+    for target in board.slots:
+        holders = sorted(number for number in target if number != HOLE)
+        together.update(itertools.combinations(holders, 2))
+    assert {pair: count for pair, count in board.together.items() if count} == together
+    for number in range(len(board.members)):
+        held = [pid for pid, target in enumerate(board.slots) if number in target]
+        assert sorted(board.held[number]) == held and board.replicas[number] == len(held)
+        firsts = sum(target[0] == number for target in board.slots)
+        assert board.primaries[number] == firsts
+
+
+def test_rows_that_need_nothing_are_counted_and_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a large table has few different rows; taking them in costs no look at each holder.
+
+    Method: a settled table, with the way of the other rows closed.
+    """
+    ids = members(4)
+    rows = assign([EMPTY_ROW] * 300, singles(ids), 2)
+    slow = Board((), singles(ids), 2, [])
+    for row in rows:
+        slow._add_row(row)
+    monkeypatch.delattr(Board, "_add_row")
+    board = Board(rows, singles(ids), 2, [])
+    for name in ("slots", "replicas", "primaries", "held", "kept_loads", "backed", "together"):
+        assert getattr(board, name) == getattr(slow, name), name
+
+
+def test_a_place_that_costs_nothing_is_found_behind_one_that_costs() -> None:
+    """Goal: a copy is made only where no role can be handed on without. Method: the taker would
+    have to be sent the row in which the giver is a backup, and has the one in which it is primary.
+    """
+    giver, other, taker = members(3)
+    rows = [row_from([other, giver]), row_from([giver, other, taker])]
+    board = Board(rows, singles([giver, other, taker]), 2, [])
+    assert _cheapest_place(board, 0, 2, fresh_only=False) == (0, 1)
+    alone = Board(rows[:1], singles([giver, other, taker]), 2, [])
+    assert _cheapest_place(alone, 0, 2, fresh_only=False) == (1, 0)

@@ -145,6 +145,21 @@ def test_holder_goes_down_over_a_hole_of_the_target() -> None:
     assert as_list(step) == ["STEP_DOWN", None, "E", -1, -1, 1, 2]
 
 
+def test_a_slot_that_is_to_be_filled_from_elsewhere_moves_nobody() -> None:
+    """Goal: a hole is closed with a holder, not with the hole of a colder slot. Method: a
+    target with a hole, whose colder slot waits for a member that still stands in a hotter one.
+    """
+    current, target = row("ECD"), row("CB-ED")
+    steps = plan_row(current, target)
+    assert [step.kind for step in steps] == [
+        MigrationKind.MOVE,
+        MigrationKind.SHIFT_DOWN,
+        MigrationKind.STEP_DOWN,
+    ]
+    assert [step.destination for step in steps] == ["B", "C", "D"]
+    assert end_row(current, steps) == target
+
+
 def test_rejoin_chain_of_three_needs_deep_structures() -> None:
     """Goal: holders step down first only where every structure keeps them (APR-41). Method: a
     chain of three with smallest backup counts 3 and 2.
