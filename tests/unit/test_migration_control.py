@@ -21,6 +21,7 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration import control_loop, plan_execution
 from whimbrel.core.migration.progress import Ledger
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
+from whimbrel.core.partition.planner import plan_row
 from whimbrel.core.partition.table import row_from
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import SerializationError
@@ -136,13 +137,12 @@ def test_a_large_plan_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     settings = msgspec.structs.replace(SETTINGS, partition_count=271)
     net = grown("ab", settings=settings)
     planned: list[int] = [0]
-    real = control_loop.plan_row
 
-    def plan_row(current: Row, target: Row) -> Sequence[Step]:
+    def counted(current: Row, target: Row) -> Sequence[Step]:
         planned[-1] += 1
-        return real(current, target)
+        return plan_row(current, target)
 
-    monkeypatch.setattr(control_loop, "plan_row", plan_row)
+    monkeypatch.setattr(control_loop, "plan_row", counted)
     net.after_step = lambda _node: planned.append(0)
     net.add("c")
     net.settle()

@@ -241,7 +241,7 @@ def test_repair_makes_no_migration_of_an_empty_table() -> None:
 
 def test_a_repair_that_begins_anew_has_ended_for_listeners() -> None:
     """Goal: every process that was begun ends, also when a second member dies in the middle of
-    the rows of the first, and no row is promoted twice.
+    the rows of the first. Method: starts and ends are counted.
     """
     net = Net(msgspec.structs.replace(SETTINGS, partition_count=271), backup_count=2)
     net.add("a", "b", "c", "d", "e")
