@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import pytest
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, Row
+from whimbrel.core.jobs import finish
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.board import HOLE, Board
 from whimbrel.core.partition.bounds import lower_bound_copies, summary
-from whimbrel.core.partition.levelling import _cheapest_place
+from whimbrel.core.partition.levelling import _cheapest_place, level_primaries
 from whimbrel.core.partition.planner import end_row, plan_row
 from whimbrel.core.partition.table import row_from
 
@@ -427,3 +428,16 @@ def test_a_place_that_costs_nothing_is_found_behind_one_that_costs() -> None:
     assert _cheapest_place(board, 0, 2, fresh_only=False) == (0, 1)
     alone = Board(rows[:1], singles([giver, other, taker]), 2, [])
     assert _cheapest_place(alone, 0, 2, fresh_only=False) == (1, 0)
+
+
+def test_primaries_are_levelled_in_the_rows_that_change_anyway() -> None:
+    """Goal: the role is handed on where that costs no copy. Method: rows that both members have to
+    be sent, all with the same primary.
+    """
+    board = Board([EMPTY_ROW] * 6, singles(members(2)), 2, [])
+    for pid in range(6):
+        board.put(pid, 0, 0)
+        board.put(pid, 1, 1)
+    finish(level_primaries(board))
+    assert board.primaries == [3, 3]
+    assert all(sorted(target) == [0, 1] for target in board.slots)
