@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.rows import end_row
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, Row
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.bounds import lower_bound_copies, summary
-from whimbrel.core.partition.planner import end_row, plan_row
+from whimbrel.core.partition.planner import plan_row
 
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["join", "join", "leave", "crash"]), st.integers(0, 99)),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.unit.rows import row_from
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import ArmTimer, Note, Send
@@ -35,7 +36,6 @@ from whimbrel.core.migration import Migrations
 from whimbrel.core.migration import control_loop as control_loop_module
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
 from whimbrel.core.partition.groups import member_groups
-from whimbrel.core.partition.table import row_from
 from whimbrel.core.settings import CoreSettings
 
 MS = 1_000

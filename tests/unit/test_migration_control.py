@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, Row
 from whimbrel.core.messages import (
@@ -21,7 +22,6 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration import control_loop, plan_execution
 from whimbrel.core.migration.progress import Ledger
 from whimbrel.core.model import MigrationInfo, MigrationKind
-from whimbrel.core.partition.table import row_from
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import SerializationError
 

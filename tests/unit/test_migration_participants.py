@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.migration_net import NO_VECTOR, SECOND, SETTINGS, Net, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.events import Moment
 from whimbrel.core.ids import MemberId, Namespace, PartitionId
@@ -24,7 +25,6 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration.repair import image_of, promotion_step
 from whimbrel.core.model import MigrationInfo, RowState, Verdict
 from whimbrel.core.partition.planner import plan_row
-from whimbrel.core.partition.table import row_from
 from whimbrel.errors import SerializationError
 
 P0 = PartitionId(0)

@@ -7,6 +7,7 @@ import itertools
 import msgspec
 import pytest
 from tests.unit.migration_net import SETTINGS, FakeHost, Net, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
 from whimbrel.core.messages import (
@@ -21,7 +22,7 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.recovery import Account, apply_settlement, settle
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
-from whimbrel.core.partition.table import PartitionTable, row_from
+from whimbrel.core.partition.table import PartitionTable
 from whimbrel.errors import InvariantViolation
 
 pytestmark = pytest.mark.usefixtures("both_sizes")

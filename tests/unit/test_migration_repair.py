@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.migration_net import SETTINGS, Net, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
@@ -16,7 +17,6 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration import repair as repair_module
 from whimbrel.core.migration.repair import promotion_step, without_departed
 from whimbrel.core.model import MigrationKind
-from whimbrel.core.partition.table import row_from
 
 pytestmark = pytest.mark.usefixtures("both_sizes")
 

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from tests.unit.rows import end_row, row_from
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, Row
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.bounds import lower_bound_copies, summary
-from whimbrel.core.partition.planner import end_row, plan_row
-from whimbrel.core.partition.table import row_from
+from whimbrel.core.partition.planner import plan_row
 
 Groups = list[tuple[MemberId, ...]]
 

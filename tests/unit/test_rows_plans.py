@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
@@ -25,7 +26,6 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step, Verdict
-from whimbrel.core.partition.table import row_from
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import SerializationError
 
