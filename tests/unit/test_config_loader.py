@@ -104,7 +104,7 @@ def test_maps_by_pattern(tmp_path: Path) -> None:
     assert core.map_settings("b1 x").backup_count == 0
     assert core.map_settings("flights").backup_count == 3
     assert core.map_settings("a__b").max_idle_s == 4
-    assert core.map_settings("b3 y").total_backup_count == 5
+    assert core.map_settings("b3 y").async_backup_count == 2
     assert sources(config)["map.a.b.backup_count"] == (2, "as map.default.backup_count")
 
 

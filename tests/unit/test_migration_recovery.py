@@ -10,6 +10,7 @@ from tests.unit.migration_net import SETTINGS, FakeHost, Net, wish
 from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
+from whimbrel.core.jobs import finish
 from whimbrel.core.messages import (
     Message,
     MigrationCommitRequested,
@@ -20,7 +21,7 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.migration.keeper import TableKeeper
-from whimbrel.core.migration.recovery import Account, apply_settlement, settle
+from whimbrel.core.migration.recovery import Account, applying, settle
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
 from whimbrel.errors import InvariantViolation
@@ -96,12 +97,12 @@ def test_versions_never_fall() -> None:
     assert newer.rows == (RowState(P0, 12, row("ab")),)
     table = PartitionTable(1)
     keeper = TableKeeper(Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
-    assert apply_settlement(keeper, newer) == []
+    assert finish(applying(keeper, newer, 1)) == []
     assert table.version(P0) == 12
     table = PartitionTable(1)
     keeper = TableKeeper(Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
     behind = settle([account("a", 5, "ab"), account("b", 5, "ab", completed=(failed,))])
-    assert apply_settlement(keeper, behind) == [P0]
+    assert finish(applying(keeper, behind, 1)) == [P0]
     assert table.state(P0) == RowState(P0, 8, row("ab"))
 
 

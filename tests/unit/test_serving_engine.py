@@ -454,7 +454,7 @@ def test_large_replies_are_made_turn_by_turn(
             assert len(data) < 200_000
             client.receive(data)
         takes += 1
-        if not engine.has_more_input:
+        if not engine.overflowing:
             break
         engine.resume_input(pump.now_us, pump.wall_ms)
     assert takes == 25
@@ -496,4 +496,4 @@ def test_metrics_count_requests(client: Client) -> None:
 def test_settings_choose_backups() -> None:
     """Goal: the registry tells each map's configured backups."""
     settings = quick_settings()
-    assert settings.map_settings("b0 x").total_backup_count == 0
+    assert settings.map_settings("b0 x").backup_count == 0

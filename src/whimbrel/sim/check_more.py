@@ -216,7 +216,6 @@ class EventsArrive(Checker):
         super().__init__(world)
         self._heard: dict[tuple[str, int], tuple[int, int]] = {}
         self._due: dict[tuple[str, int, int], tuple[int, Operation]] = {}
-        self.judged = 0
 
     def listened(self, client: SimClient, key: int, number: int) -> None:
         """H."""
@@ -248,7 +247,6 @@ class EventsArrive(Checker):
                     world.now_us + EVENT_US,
                     operation,
                 )
-            self.judged += 1
 
     def sample(self) -> None:
         """Look at what is overdue; a window that was disturbed is not judged."""

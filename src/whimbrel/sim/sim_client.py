@@ -196,7 +196,6 @@ class SimClient:
         self.member_list_version = 0
         self._addresses: list[Address] = []
         self.partitions_version = -1
-        self._watch_waits = False
         self.listens = index == 0
         """Whether this client has an entry listener on the register map."""
         self._listening_since_us = 0

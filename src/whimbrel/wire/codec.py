@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from whimbrel.core.ids import Address
 from whimbrel.errors import ProtocolError, UnsupportedError
-from whimbrel.wire.customs import EndpointQualifier
 from whimbrel.wire.field_codec import Fields, FixedFields, VariableFields
 from whimbrel.wire.frame_io import FrameReader, FrameWriter
 from whimbrel.wire.frames import EVENT, REQUEST_FIXED, RESPONSE_FIXED, RawMessage
@@ -183,8 +181,3 @@ def _shape(message: str) -> MessageShape:
     if shape is None:
         raise ProtocolError(f"the table has no message {message!r}")
     return shape
-
-
-def endpoint_map(address: Address, kind: int) -> dict[EndpointQualifier, Address]:
-    """A one-entry address map for a member's ``address_map``."""
-    return {EndpointQualifier(kind): address}

@@ -130,10 +130,6 @@ class PlanQueue:
         self.waiting_count = 0
         return dropped
 
-    def load_of(self, member: MemberId) -> int:
-        """Migrations the member takes part in."""
-        return self._busy.get(member, 0)
-
     def _offer(self, pid: PartitionId) -> None:
         """Make the head of a partition's queue wait for its endpoints."""
         queue = self._queues[pid]

@@ -137,20 +137,15 @@ def _versions_after(
     return {pid: version for pid, (version, _) in states.items()}
 
 
-def apply_settlement(keeper: TableKeeper, settlement: Settlement) -> list[PartitionId]:
-    """Bring our own table to the decision.
+def applying(keeper: TableKeeper, settlement: Settlement, rows_max: int) -> Job[list[PartitionId]]:
+    """Bring our own table to the decision, in pieces of so many changed rows.
+
+    A part of it does no harm: whoever settles again after it finds the same, because the rows are
+    the newest known, and a migration that was rolled back here has been decided by its row's
+    higher version.
 
     Returns:
         Partitions whose version had to be raised without a row being known (PIM-15).
-    """
-    return finish(applying(keeper, settlement, keeper.table.partition_count))
-
-
-def applying(keeper: TableKeeper, settlement: Settlement, rows_max: int) -> Job[list[PartitionId]]:
-    """``apply_settlement`` in pieces of so many changed rows; a part of it does no harm.
-
-    Whoever settles again after a part was applied finds the same: the rows are the newest known,
-    and a migration that was rolled back here has been decided by its row's higher version.
     """
     changed = keeper.table.change_count
     for number, row in enumerate(settlement.rows, 1):

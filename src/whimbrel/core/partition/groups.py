@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.model import MemberInfo
 from whimbrel.errors import UsageError
 
-GroupKind = Literal["member", "host", "zone", "custom"]
-"""What may not hold two replicas of one partition."""
-
 GROUP_KINDS: tuple[str, ...] = ("member", "host", "zone", "custom")
+"""What may not hold two replicas of one partition."""
 
 LARGE_SHARE = 2
 """A member of a small group is worth a warning when it gets this many even shares."""
