@@ -203,7 +203,7 @@ def _offset_table(offsets: Longs, data_bytes: Longs) -> Any:
 
 
 def _widths(data_bytes: Longs) -> Longs:
-    """``compact.offset_width`` of every row."""
+    """Bytes per entry of the offset table of every row, by the bytes of data before it."""
     return np.where(data_bytes < 0xFF, 1, np.where(data_bytes < 0xFFFF, 2, 4)).astype(np.int64)
 
 
