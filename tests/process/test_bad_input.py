@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.unit.wire_samples import frame
 
 from whimbrel.core import messages as m
 from whimbrel.core.ids import Address, MemberId
@@ -34,7 +35,6 @@ from whimbrel.wire.frames import (
     PRELUDE,
     UNFRAGMENTED,
     MessageSplitter,
-    frame,
 )
 from whimbrel.wire.serialization import to_data
 

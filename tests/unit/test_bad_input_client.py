@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
+from tests.unit.wire_samples import frame
 
 from whimbrel.serving.session import UNREAD_BYTES_MAX
 from whimbrel.wire.codec import encode_request
@@ -26,7 +27,6 @@ from whimbrel.wire.frames import (
     NULL,
     UNAUTHENTICATED,
     UNFRAGMENTED,
-    frame,
 )
 from whimbrel.wire.protocol_table import SHAPES, message_type
 from whimbrel.wire.serialization import to_data

@@ -187,6 +187,13 @@ def test_one_wrong_setting(setting: str, words: str) -> None:
     assert words in told
 
 
+def test_more_than_six_backups_are_refused() -> None:
+    """AE-02: k > 6 is refused, however it comes together."""
+    load(settings=["map.x.backup_count=4", "map.x.async_backup_count=2"])
+    with pytest.raises(ConfigError, match="asks for 7 backups"):
+        load(settings=["map.x.backup_count=4", "map.x.async_backup_count=3"])
+
+
 def test_setting_without_equals() -> None:
     """Goal: ``--set`` with no value is wrong usage, not an empty value."""
     with pytest.raises(ConfigError, match="key=value"):

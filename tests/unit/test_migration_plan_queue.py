@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
+from whimbrel.core.jobs import finish
 from whimbrel.core.migration.plan_queue import PlanQueue, is_refill
 from whimbrel.core.model import MigrationKind, Step
 from whimbrel.errors import InvariantViolation
@@ -41,7 +42,8 @@ def taken(plan: PlanQueue) -> list[int]:
 
 
 def load(plan: PlanQueue, steps: dict[int, list[Step]], late: tuple[int | str, ...] = ()) -> None:
-    plan.load([(PartitionId(pid), some) for pid, some in steps.items()], late)  # type: ignore[arg-type]
+    queued = [(PartitionId(pid), some) for pid, some in steps.items()]
+    finish(plan.loading(queued, late))  # type: ignore[arg-type]
 
 
 def test_refilling_comes_first_then_the_partition_id() -> None:

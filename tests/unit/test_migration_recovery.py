@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.migration.keeper import TableKeeper
-from whimbrel.core.migration.recovery import Account, applying, settle
+from whimbrel.core.migration.recovery import Account, Settlement, applying, settling
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
 from whimbrel.errors import InvariantViolation
@@ -45,6 +46,11 @@ def move(name: str, initial: int, source: str = "a", destination: str = "c") -> 
         destination_new=ReplicaIndex(0),
     )
     return MigrationInfo(name, P0, step, MemberId("old"), initial)
+
+
+def settle(accounts: Sequence[Account]) -> Settlement:
+    """The decision, at once."""
+    return finish(settling(accounts))
 
 
 def account(

@@ -11,7 +11,15 @@ import pytest
 from hazelcast.protocol.builtin import ListMultiFrameCodec
 from hazelcast.protocol.codec.custom.error_holder_codec import ErrorHolderCodec
 from msgspec.structs import replace
-from tests.unit.wire_samples import Samples, client_codec, client_value, inbound, plain, schema_pair
+from tests.unit.wire_samples import (
+    Samples,
+    client_codec,
+    client_value,
+    frame,
+    inbound,
+    plain,
+    schema_pair,
+)
 
 from whimbrel.core.ids import Address
 from whimbrel.errors import (
@@ -34,16 +42,7 @@ from whimbrel.wire.codec import (
     encode_response,
 )
 from whimbrel.wire.customs import ClientMember, MemberVersion
-from whimbrel.wire.frames import (
-    ANSWERS,
-    BEGIN,
-    END,
-    FINAL,
-    NULL,
-    UNFRAGMENTED,
-    frame,
-    parse_message,
-)
+from whimbrel.wire.frames import ANSWERS, BEGIN, END, FINAL, NULL, UNFRAGMENTED, parse_message
 from whimbrel.wire.protocol_names import NAMES
 from whimbrel.wire.protocol_table import BY_TYPE, SHAPES, MessageShape, message_name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from tests.unit.wire_samples import frame
 
 from whimbrel.errors import ProtocolError
 from whimbrel.wire.codec import encode_event, encode_request, encode_response
@@ -20,7 +21,6 @@ from whimbrel.wire.frames import (
     FrameLimits,
     MessageSplitter,
     RawMessage,
-    frame,
     message_bytes,
     parse_message,
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 
 import pytest
+from tests.unit.wire_samples import frame
 
 from whimbrel.errors import ProtocolError
 from whimbrel.wire import hot
 from whimbrel.wire.codec import decode_request, encode_event, encode_request, encode_response
-from whimbrel.wire.frames import BACKUP_EVENT, FINAL, NULL, UNFRAGMENTED, frame, parse_message
+from whimbrel.wire.frames import BACKUP_EVENT, FINAL, NULL, UNFRAGMENTED, parse_message
 from whimbrel.wire.protocol_table import SHAPES
 
 TYPES = {name: shape.type for name, shape in SHAPES.items()}

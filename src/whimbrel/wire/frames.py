@@ -319,11 +319,6 @@ def message_bytes(message: RawMessage) -> bytes:
     return buffer if start == 0 and end == len(buffer) else buffer[start:end]
 
 
-def frame(content: bytes, flags: int = 0) -> bytes:
-    """One frame."""
-    return _FRAME.pack(FRAME_HEADER_BYTES + len(content), flags) + content
-
-
 def _too_big(limits: FrameLimits) -> ProtocolError:
     return ProtocolError(
         f"a message may have {limits.message_bytes_max} bytes and {limits.frames_max} frames, "

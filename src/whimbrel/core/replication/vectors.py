@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from whimbrel.core.check import check
 from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId
 from whimbrel.core.messages import Vector
 
@@ -25,15 +24,6 @@ EMPTY_VECTOR = Vector(NO_LINEAGE, ZERO, NO_LINEAGE, ZERO)
 def slot_of(index: int) -> int:
     """The first slot that the replica at ``index`` keeps: 0 for the primary and replica 1."""
     return index - 1 if index > 1 else 0
-
-
-def raised(counters: Counters, backup_count: int) -> Counters:
-    """The counters after one operation that asks for ``backup_count`` backups (AE-02).
-
-    The number is what the structure asks for, not what the cluster can hold.
-    """
-    check(0 <= backup_count <= BACKUP_COUNT_MAX, "a structure asks for 0 to 6 backups")
-    return tuple(value + 1 if slot < backup_count else value for slot, value in enumerate(counters))
 
 
 def kept_by(counters: Counters, index: int) -> Counters:
