@@ -406,7 +406,7 @@ class Net:
         }
 
     def check(self, entries: int = 3) -> None:
-        """What must hold when all is settled (facts 4.7, harness invariants)."""
+        """What must hold when all is settled (FN-8)."""
         master = self.master
         data_nodes = [node for node in self.live if not node.info.lite]
         stay = [node.info for node in data_nodes if node.id not in self.leaving]

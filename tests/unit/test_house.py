@@ -19,6 +19,15 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|for now\b|simplified version", re.IGNORECASE)
+BUG = r"\d{1,2}[a-c]?"
+CITED = (
+    (r"\bFN-\d+\b", "field-notes.md", r"^\*\*FN-(\d+) "),
+    (rf"\b[Bb]ugs? {BUG}\b(?:(?:, | and | to ){BUG}\b)*", "field-notes.md", rf"^\| ({BUG}) \|"),
+    (r"\bbad input \d+(?:(?:, | and |-)\d+)*", "bad-input.md", r"^\| (\d+) \|"),
+)
+"""How numbers are cited, and where and how they stand."""
+FOREIGN = re.compile(r"\bfacts(?:/|,? section|,? performance| \d)", re.IGNORECASE)
+"""A document that readers of this repository do not have."""
 FORBIDDEN_LOADERS = re.compile(r"\b(pickle|marshal|shelve)\b\.|\beval\(|\bexec\(|yaml\.load")
 
 
@@ -96,3 +105,29 @@ def test_no_excuse_outlives_what_it_excuses() -> None:
     found = {item.name for item in finder.get_unused_code(settings["min_confidence"])}
     excuses = settings["ignore_names"]
     assert not [name for name in excuses if not any(fnmatchcase(one, name) for one in found)]
+
+
+def test_what_is_cited_can_be_read() -> None:
+    """Goal: a number cited anywhere stands in a document of ours, and no document is cited that
+    readers do not have. Method: all tracked text against the field notes and the bad inputs.
+    """
+    names = subprocess.run(
+        ["git", "ls-files", "src", "tests", "scripts", "benchmarks", "docs", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    texts = {
+        name: re.sub(r"\s+(?:# )?", " ", (ROOT / name).read_text(errors="replace"))
+        for name in names
+        if name.endswith((".py", ".md", ".txt")) and not name.endswith("test_house.py")
+    }
+    foreign = [name for name, text in texts.items() if FOREIGN.search(text)]
+    assert not [name for name in foreign if not name.startswith("docs/")]
+    for pattern, document, entry in CITED:
+        known = re.findall(entry, (ROOT / "docs" / document).read_text(), re.MULTILINE)
+        runs = [run for text in texts.values() for run in re.findall(pattern, text)]
+        cited = {number for run in runs for number in re.findall(BUG, run)}
+        assert cited, pattern
+        assert sorted(cited - set(known)) == [], document

@@ -156,7 +156,7 @@ def test_a_source_tells_why_it_failed(desk: Desk) -> None:
 
 
 def test_an_empty_partition_needs_only_the_probe(desk: Desk) -> None:
-    """Facts 4.3: nothing to copy: the answered probe is the end."""
+    """FN-6: nothing to copy: the answered probe is the end."""
     desk.net.nodes["a"].host.data[0] = ()
     desk.tell("a", "m", MigrationRequested(desk.migration(), ()))
     assert desk.tell("a", "c", FragmentAnswered("m1", 0, True, "")) == [

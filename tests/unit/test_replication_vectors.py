@@ -57,7 +57,7 @@ def test_colder_replicas_keep_fewer_counters() -> None:
 
 
 def test_a_promoted_replica_fills_the_slots_of_the_lost() -> None:
-    """Facts 4.5: slots below the promoted replica's own take its value (bug 32)."""
+    """FN-7: slots below the promoted replica's own take its value (bug 32)."""
     assert promoted_from((0, 0, 31, 40, 50, 60), 3) == (31, 31, 31, 40, 50, 60)
     assert promoted_from(START, 1) == START
 

@@ -242,7 +242,7 @@ def _get(*frames: bytes, fixed: bytes = bytes(8)) -> bytes:
     ],
 )
 def test_bad_fields_are_refused_by_name(message: bytes, text: str) -> None:
-    """Goal: reliability 5.5, 5.9, 5.10: a bad field is refused with a sentence that names it."""
+    """Goal: bad input 5, 9, 10: a bad field is refused with a sentence that names it."""
     with pytest.raises(ProtocolError, match=text):
         decode_request(parse_message(message))
 
@@ -258,7 +258,7 @@ def test_bad_fields_are_refused_by_name(message: bytes, text: str) -> None:
     ],
 )
 def test_bad_lists_are_refused(frames: list[bytes]) -> None:
-    """Goal: unfinished, nulled or nested lists of Data are refused (reliability 5.9)."""
+    """Goal: unfinished, nulled or nested lists of Data are refused (bad input 9)."""
     head = frame(bytes.fromhex("00230100") + bytes(12), UNFRAGMENTED)
     with pytest.raises(ProtocolError, match=r"keys"):
         decode_request(parse_message(head + frame(b"m") + b"".join(frames)))

@@ -322,7 +322,7 @@ def test_bad_values_name_their_field() -> None:
 
 
 def test_damaged_records_are_refused_both_ways() -> None:
-    """Goal: reliability 5.12: whatever bytes are cut or changed, the answer is a value or a
+    """Goal: bad input 12: whatever bytes are cut or changed, the answer is a value or a
     SerializationError, and column-wise reading agrees with single reading on what it accepts.
     """
     fields = [("a", Kind.INT32), ("b", Kind.BOOLEAN), ("s", Kind.STRING), ("d", Kind.DECIMAL)]

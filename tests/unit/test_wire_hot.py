@@ -42,7 +42,7 @@ def test_put_requests_equal_the_table(name: str) -> None:
 
 
 def test_bad_requests_are_refused() -> None:
-    """Goal: reliability 5.9: missing, null and short fields, in every place."""
+    """Goal: bad input 9: missing, null and short fields, in every place."""
     fixed = bytes.fromhex("00010100") + bytes(12) + struct.pack("<qq", 1, -1)
     good = [frame(b"m"), frame(KEY), frame(VALUE)]
     for at in range(3):

@@ -106,7 +106,7 @@ def test_arrays_are_read_as_lists() -> None:
 
 
 def test_foreign_objects_stay_opaque() -> None:
-    """Goal: reliability 5.12, 5.13: other languages' objects are never loaded, travel unchanged
+    """Goal: bad input 12, 13: other languages' objects are never loaded, travel unchanged
     and are named.
     """
     stream = official().to_data({"a": 1})
@@ -149,7 +149,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_damaged_values_are_refused(name: str) -> None:
-    """Goal: reliability 5.9-5.12: a sentence, no memory taken on announced lengths."""
+    """Goal: bad input 9-12: a sentence, no memory taken on announced lengths."""
     with pytest.raises(SerializationError):
         ser.to_object(BAD[name])
 

@@ -1,4 +1,4 @@
-"""Rules judged on what clients saw: D1 to D4, R4, C1, C5 (facts/reliability 3.1, 3.4, 3.6)."""
+"""Rules judged on what clients saw: D1 to D4, R4, C1, C5."""
 
 from __future__ import annotations
 

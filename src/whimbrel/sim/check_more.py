@@ -1,7 +1,4 @@
-"""Rules that look across rooms: P10, P12, L4, L5, C2 to C4, X1, D3 for expiry, whole-map reads.
-
-Facts: facts/reliability sections 3.1, 3.2, 3.6 and 3.7.
-"""
+"""Rules that look across rooms: P10, P12, L4, L5, C2 to C4, X1, D3 for expiry, whole-map reads."""
 
 from __future__ import annotations
 

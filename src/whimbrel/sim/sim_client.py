@@ -3,7 +3,7 @@
 Follows the official Python client where it matters for safety: which errors it repeats a call
 after, what it does when a connection breaks, how it counts backup acknowledgements. A *smart*
 client connects to every member and sends to a key's primary; a *single* one (unisocket) sends
-everything to one member. Facts: facts/client-protocol section 2.
+everything to one member. See FN-22.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Messages of the client protocol to plain values and back, in both directions.
 
 Everything here follows ``protocol_table``: nothing is written per message. What is decoded is a
-dict of field names to values (see ``field_codec``). Written is always the newest shape; a
-shorter, older shape is accepted, extra fields are ignored (facts/client-protocol, section 1).
+dict of field names to values (see ``field_codec``). Written is always the newest shape; a shorter,
+older shape is accepted, extra fields are ignored (FN-21).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Compact schemas with their fingerprints, and the layout of records that follows from them.
 
-A Compact value is a Data of type -55 whose payload is the schema's id and the record; whoever
-has the schema can read any field (facts/client-protocol, section 7). The layout, from the
-record's data start: fixed-size fields ordered by size descending, then name; booleans packed
-into bits; variable-size values; after them one offset per variable-size field in name order.
-``compact_columns`` reads and writes whole columns of records.
+A Compact value is a Data of type -55 whose payload is the schema's id and the record; whoever has
+the schema can read any field (FN-23). The layout, from the record's data start: fixed-size fields
+ordered by size descending, then name; booleans packed into bits; variable-size values; after them
+one offset per variable-size field in name order. ``compact_columns`` reads and writes whole columns
+of records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whole columns to Compact records and back, without a Python object per row.
 
 Needs numpy and pyarrow, so nothing else in ``wire`` imports this module. The layout is that of
-``compact``; a test holds the two together, and both against the official client. Columns are
-Arrow arrays; records are an Arrow binary array of Data, one per row (facts/spark, section 6).
+``compact``; a test holds them to the official client. Columns are Arrow arrays; records
+are an Arrow binary array of Data, one per row (FN-24).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Errors on the client protocol: codes, names, and our exceptions behind them.
 
 Clients map errors by code; the class name and the text are for people. Codes and retry rules:
-facts/client-protocol, section 2, "Errors".
+FN-22.
 """
 
 from __future__ import annotations

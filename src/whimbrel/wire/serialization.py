@@ -1,9 +1,8 @@
 """Serialised values (Data) to Python values and back, for the types that need no class.
 
-A Data is 4 bytes of partition hash (0: not set), 4 bytes of type id, and a payload, all
-big-endian (facts/client-protocol, section 7). Members store Data without looking inside; this
-module serves operators, Spark and tests. Objects of other languages' own serialisers are never
-loaded: they stay opaque bytes with a name.
+A Data is 4 bytes of partition hash (0: not set), 4 bytes of type id, and a payload, all big-endian
+(FN-23). Members store Data without looking inside; this module serves operators, Spark and tests.
+Objects of other languages' own serialisers are never loaded: they stay opaque bytes with a name.
 """
 
 from __future__ import annotations

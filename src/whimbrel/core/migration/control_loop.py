@@ -171,7 +171,7 @@ class ControlLoop:
             return
         self._ctx.disarm(RETRY_TIMER)
         self._due = self._due or reason
-        if self._planning:  # what is planned instead is a process of its own (facts section 7)
+        if self._planning:  # what is planned instead is a process of its own (FN-16)
             self._close_process()
         self._planning = False
         self._job = None
@@ -532,7 +532,7 @@ class ControlLoop:
         """Whether a member is in no row, and everybody knows that.
 
         Where migrations are not allowed nothing can be handed over: it goes at once, as if it had
-        crashed, but orderly (facts section 6).
+        crashed, but orderly (FN-12).
         """
         if not self.in_charge or self.recovery.running:
             return False

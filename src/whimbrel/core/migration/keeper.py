@@ -93,8 +93,8 @@ class TableKeeper:
         """Apply a finished migration if it is the next change of its partition.
 
         Returns:
-            False when our version is not the migration's initial version and below its final
-            one: we have missed something and need the row (facts 4.3, PIM-09).
+            False when our version is not the migration's initial version and below its final one:
+            we have missed something and need the row (PIM-09).
         """
         check(migration.verdict is not Verdict.ACTIVE, "a finished migration has a verdict")
         pid = migration.partition_id

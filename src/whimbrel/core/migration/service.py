@@ -433,7 +433,7 @@ class Migrations:
 
     @property
     def is_fetching(self) -> bool:
-        """Whether this new master still collects the members' tables (facts 5.2)."""
+        """Whether this new master still collects the members' tables (FN-10)."""
         return self._loop.recovery.running
 
     @property

@@ -1,7 +1,7 @@
 """Which members count as one place, so that a partition never has two replicas there.
 
 Knows how members are told apart: each for itself, by machine, by zone, or by lists of addresses
-from the configuration (ADL-01, facts 3.2 CUSTOM).
+from the configuration (ADL-01, FN-4).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a changed row means for a partition's data: roles taken and left, migrations in and out.
 
 Knows when fragments are dropped, promoted, demoted or installed (ADL-42, ADL-43, ADL-73, ADL-74,
-facts 4.5 and 5.1). Decides nothing about rows; the migration room calls in.
+FN-7, FN-9). Decides nothing about rows; the migration room calls in.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def kept_by(counters: Counters, index: int) -> Counters:
 
 
 def promoted_from(counters: Counters, index: int) -> Counters:
-    """The counters with which the replica at ``index`` becomes primary (facts 4.5).
+    """The counters with which the replica at ``index`` becomes primary (FN-7).
 
     Hotter slots take the value of its own: whatever it holds, nobody hotter is left to hold more.
     """
