@@ -17,6 +17,7 @@ from tests.unit.rows import row_from
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import ArmTimer, Note, Send
+from whimbrel.core.events import GridEvent, PartitionLost
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, Row, index_in
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
@@ -172,11 +173,15 @@ class Node:
         self.may_leave: list[MemberId] = []
         self.told: list[int] = []
         self.notes: list[Note] = []
-        self.room.on_partition_lost = lambda pid, count: self.lost.append((pid, count))
+        self.room.tell_events(self._hear)
         self.room.on_may_leave = self.may_leave.append
         self.room.on_rows_changed = self.told.extend
         self.alive = True
         self.tail_arrives = True
+
+    def _hear(self, event: GridEvent) -> None:
+        if isinstance(event, PartitionLost):
+            self.lost.append((event.partition_id, event.lost_backup_count))
 
 
 Verdict = str

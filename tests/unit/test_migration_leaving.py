@@ -38,7 +38,7 @@ def test_one_leaves_and_nothing_is_lost(leaver: str, backups: int) -> None:
     held = net.master.room.table.replica_count(MemberId(leaver))
     net.leave(leaver)
     assert not net.master.room.is_settled()[0]
-    assert not net.master.room.may_leave(MemberId(leaver))
+    assert not net.master.room._loop.may_leave(MemberId(leaver))
     finish(net, leaver)
     net.check()
     assert not net.lost_everything()
