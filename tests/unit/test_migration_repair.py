@@ -192,7 +192,7 @@ def test_the_next_backup_is_promoted_when_the_promoted_member_dies() -> None:
 
 
 def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Architecture safety rule 9: no message names more promotions than its limit."""
+    """Safety rule 9: no message names more promotions than its limit."""
     monkeypatch.setattr(repair_module, "PROMOTION_BATCH_MAX", 2)
     net = three()
     net.crash("b")
