@@ -31,7 +31,7 @@ from whimbrel.core.messages import (
     TableRequested,
 )
 from whimbrel.core.migration.account import ACCOUNT_TIMER, AccountTelling
-from whimbrel.core.migration.control_loop import RETRY_TIMER, SLICE_TIMER, STAMP_TIMER
+from whimbrel.core.migration.control_loop import RETRY_TIMER, SLICE_TIMER, STAMP_TIMER, ControlLoop
 from whimbrel.core.migration.losses import LOST_ALL, Losses, told_structures
 from whimbrel.core.migration.mail import Mail
 from whimbrel.core.migration.progress import Figure, Process
@@ -99,8 +99,14 @@ class Migrations:
         self._destination = ways.destination(
             ctx, self._host, self._keeper, self._subscriber, self._mail
         )
-        self._loop = ways.loop(
-            ctx, self._keeper, self._subscriber, self._mail, self._lost, self._leavers.append
+        self._loop = ControlLoop(
+            ways.loop,
+            ctx,
+            self._keeper,
+            self._subscriber,
+            self._mail,
+            self._lost,
+            self._leavers.append,
         )
         self._account = AccountTelling(ctx, self._keeper, self._subscriber)
         self._loop.execution.on_verdict = self._tell_verdict
