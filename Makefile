@@ -21,11 +21,12 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,dev]'
 	@touch $(STAMP)
 
-check: setup  ## format, lint, types, architecture, unit, property, scenario: before every commit
+check: setup  ## format, lint, types, architecture, dead code, unit, property, scenario: before every commit
 	$(BIN)/ruff format --check src tests benchmarks scripts
 	$(BIN)/ruff check src tests benchmarks scripts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture
 	$(PYTEST) -q tests/unit tests/property tests/scenario
 
 test: check  ## every test; this is what continuous integration runs

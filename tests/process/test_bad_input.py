@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.unit.wire_samples import frame
 
 from whimbrel.core import messages as m
 from whimbrel.core.ids import Address, MemberId
@@ -34,7 +35,6 @@ from whimbrel.wire.frames import (
     PRELUDE,
     UNFRAGMENTED,
     MessageSplitter,
-    frame,
 )
 from whimbrel.wire.serialization import to_data
 
@@ -152,7 +152,7 @@ def notes(member: LocalMember, event: str) -> list[dict[str, Any]]:
     ],
 )
 def test_bytes_that_end_their_connection(member: LocalMember, data: bytes, counter: str) -> None:
-    """Goal: reliability 5.1, 5.2, 5.5, 5.9, 5.17: closed at once, counted by reason."""
+    """Goal: bad input 1, 2, 5, 9, 17: closed at once, counted by reason."""
     count = counted(member, counter)
     connection = dial(member.port)
     connection.sendall(data)
@@ -161,7 +161,7 @@ def test_bytes_that_end_their_connection(member: LocalMember, data: bytes, count
 
 
 def test_what_never_finishes_is_closed_in_time(cluster: LocalCluster, member: LocalMember) -> None:
-    """Goal: reliability 5.3: silence before the first byte, within the first bytes, before
+    """Goal: bad input 3: silence before the first byte, within the first bytes, before
     authentication and within a message ends after ``network.handshake_timeout_s``.
     """
     count = counted(member, "connections_too_slow")
@@ -177,7 +177,7 @@ def test_what_never_finishes_is_closed_in_time(cluster: LocalCluster, member: Lo
 
 
 def test_a_flood_of_tiny_requests_is_fair(cluster: LocalCluster, member: LocalMember) -> None:
-    """Goal: reliability 5.4: 100,000 requests in one go are all answered; who comes in between
+    """Goal: bad input 4: 100,000 requests in one go are all answered; who comes in between
     waits for a small part of that time only.
     """
     flood, other = Raw(cluster.name, member.port, 6), Raw(cluster.name, member.port, 7)
@@ -195,7 +195,7 @@ def test_a_flood_of_tiny_requests_is_fair(cluster: LocalCluster, member: LocalMe
 
 
 def test_binary_on_the_admin_port(member: LocalMember) -> None:
-    """Goal: reliability 5.17: the admin port answers noise with 400, logs one line for its source
+    """Goal: bad input 17: the admin port answers noise with 400, logs one line for its source
     and counts the rest.
     """
     count = counted(member, "admin_requests_refused")
@@ -212,7 +212,7 @@ def test_binary_on_the_admin_port(member: LocalMember) -> None:
 
 
 def test_a_hint_is_logged_once_per_source(cluster: LocalCluster, member: LocalMember) -> None:
-    """Goal: reliability 5.17, 5.19: whoever comes a hundred times fills no log, and is counted."""
+    """Goal: bad input 17, 19: whoever comes a hundred times fills no log, and is counted."""
     foreign, failed = counted(member, "connections_foreign"), counted(member, "refused_credentials")
     for _ in range(100):
         connection = dial(member.port)
@@ -231,7 +231,7 @@ def test_a_hint_is_logged_once_per_source(cluster: LocalCluster, member: LocalMe
 def test_wrong_name_and_wrong_password_look_the_same(
     cluster: LocalCluster, member: LocalMember
 ) -> None:
-    """Goal: reliability 5.19: the answers differ in nothing but the number of the call."""
+    """Goal: bad input 19: the answers differ in nothing but the number of the call."""
     count = counted(member, "authentications_failed")
     wrong: tuple[dict[str, Any], ...] = (
         {"cluster_name": "prod"},
@@ -267,7 +267,7 @@ def wait_for_greeting(connection: socket.socket) -> None:
 
 
 def test_strangers_that_greet_like_members(cluster: LocalCluster, member: LocalMember) -> None:
-    """Goal: reliability 5.20: names that no name server can be asked for, identities that are
+    """Goal: bad input 20: names that no name server can be asked for, identities that are
     none, other clusters, other partition counts, lists and entries of no form: nobody joins,
     nothing stops.
     """
@@ -291,7 +291,7 @@ def test_strangers_that_greet_like_members(cluster: LocalCluster, member: LocalM
 def test_a_client_that_never_reads_costs_little(
     cluster: LocalCluster, member: LocalMember, pid: int
 ) -> None:
-    """Goal: reliability 5.23: 400 MB of answers that nobody reads take bounded memory, here and
+    """Goal: bad input 23: 400 MB of answers that nobody reads take bounded memory, here and
     on the member that is asked for them; no link between members breaks, others are served.
     Method: several partitions, so that both members are primary of one.
     """
@@ -317,7 +317,7 @@ def test_a_client_that_never_reads_costs_little(
 def test_one_answer_may_be_longer_than_the_limit(
     cluster: LocalCluster, member: LocalMember
 ) -> None:
-    """Goal: reliability 5.23 from the other side: a client that reads gets 80 MB in one answer,
+    """Goal: bad input 23 from the other side: a client that reads gets 80 MB in one answer,
     more than may stay unread, and no connection is cut for it.
     """
     cut = counted(member, "clients_cut_by_backlog")

@@ -123,7 +123,7 @@ async def is_safe_soon(member: whimbrel.Member) -> bool:
 
 
 def test_listeners_and_safety() -> None:
-    """PIM-58, facts 7: callbacks hear of members and migrations on the loop's thread; twice
+    """PIM-58, FN-16: callbacks hear of members and migrations on the loop's thread; twice
     registered is twice told, ending is idempotent, one that raises harms nobody; the safety
     calls agree with what happens.
     """

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.rows import end_row
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, Row
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.bounds import lower_bound_copies, summary
-from whimbrel.core.partition.planner import end_row, plan_row
+from whimbrel.core.partition.planner import plan_row
 
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["join", "join", "leave", "crash"]), st.integers(0, 99)),
@@ -132,13 +133,13 @@ def test_any_depth_and_groups_stay_sound(
 
 
 MEMBER_COUNTS = (3, 6, 9, 10, 11, 17, 57, 100, 130, 77, 179, 93, 37, 26, 15, 5)
-"""Sizes of one cluster, one after the other (facts 3.3)."""
+"""Sizes of one cluster, one after the other (FN-5)."""
 
 
 @pytest.mark.parametrize("partition_count", [271, 787])
 @pytest.mark.parametrize("depth", [2, 3])
 def test_members_that_come_and_go_in_large_numbers(partition_count: int, depth: int) -> None:
-    """ADL-01, facts 3.3: after each size no hole, no member twice, replicas and primaries level to
+    """ADL-01, FN-5: after each size no hole, no member twice, replicas and primaries level to
     within one, and as few copies as possible; sizes with fewer than ten partitions for a member end
     the sequence.
     """

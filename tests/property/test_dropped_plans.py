@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, PartitionId, Row
+from whimbrel.core.jobs import finish
 from whimbrel.core.migration.plan_queue import PlanQueue
 from whimbrel.core.model import Step
 from whimbrel.core.partition.assignment import assign
@@ -36,7 +37,7 @@ def carry_out(
         if row != target and (steps := plan_row(row, target)):
             plan.append((PartitionId(number), tuple(steps)))
     queue = PlanQueue(10, lambda pid: now[pid][0])
-    queue.load(plan)
+    finish(queue.loading(plan))
     wanted = int(queue.waiting_count * share)
     running: list[tuple[PartitionId, Step, MemberId]] = []
     while wanted > 0:

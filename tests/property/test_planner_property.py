@@ -8,17 +8,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.rows import end_row, row_from, slots_changed
 
 from whimbrel.core.ids import REPLICA_SLOTS, MemberId, Row
 from whimbrel.core.model import MigrationKind, Step
-from whimbrel.core.partition.planner import (
-    end_row,
-    has_cycle,
-    plan_row,
-    prioritise,
-    remove_cycles,
-)
-from whimbrel.core.partition.table import row_from, slots_changed
+from whimbrel.core.partition.planner import has_cycle, plan_row, prioritise, remove_cycles
 
 MEMBERS = [MemberId(name) for name in "ABCDEFGHIJKLMN"]
 

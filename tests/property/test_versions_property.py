@@ -12,11 +12,11 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.migration_net import SETTINGS, Net, Node
+from tests.unit.rows import slots_changed
 
 from whimbrel.core.ids import PartitionId, Row
 from whimbrel.core.messages import DATA_CHANNEL, Message
 from whimbrel.core.model import MigrationInfo, Verdict
-from whimbrel.core.partition.table import slots_changed
 
 EVENT = st.tuples(st.sampled_from(["join", "crash", "fall", "leave", "depth"]), st.integers(0, 7))
 

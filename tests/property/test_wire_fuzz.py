@@ -63,7 +63,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 @EXAMPLES
 @given(st.lists(requests, min_size=1, max_size=6), st.lists(st.integers(0, 10**6), max_size=12))
 def test_any_cut_gives_the_same_messages(wanted: list[bytes], cuts: list[int]) -> None:
-    """Goal: reliability 5.3: messages do not depend on how the stream arrived."""
+    """Goal: bad input 3: messages do not depend on how the stream arrived."""
     splitter = MessageSplitter(AUTHENTICATED)
     got = [m for piece in pieces(b"".join(wanted), cuts) for m in splitter.feed(piece)]
     assert [message_bytes(message) for message in got] == wanted
@@ -74,7 +74,7 @@ def test_any_cut_gives_the_same_messages(wanted: list[bytes], cuts: list[int]) -
 @EXAMPLES
 @given(damaged() | st.binary(max_size=200), st.lists(st.integers(0, 10**6), max_size=6))
 def test_damaged_streams_end_in_an_error_of_ours(data: bytes, cuts: list[int]) -> None:
-    """Goal: reliability 5.1-5.10: splitting and decoding raise only errors of ours, and how the
+    """Goal: bad input 1-10: splitting and decoding raise only errors of ours, and how the
     stream is cut does not change what is read before the first error.
     """
     limits = FrameLimits(message_bytes_max=10_000, frames_max=100)
@@ -139,7 +139,7 @@ def test_short_cuts_accept_only_what_the_table_accepts(name: str, noise: bytes, 
 @EXAMPLES
 @given(st.binary(max_size=300), st.integers(0, 400), st.integers(0, 255))
 def test_link_frames_and_messages_survive_noise(noise: bytes, at: int, byte: int) -> None:
-    """Goal: reliability 5.1-5.5 for member links: errors of ours only, bounded memory."""
+    """Goal: bad input 1-5 for member links: errors of ours only, bounded memory."""
     good = links.encode_message(messages.RegistryTold(3, ()))
     changed = bytearray(good)
     changed[at % len(changed)] = byte
@@ -196,7 +196,7 @@ def test_values_come_back(value: object) -> None:
 @EXAMPLES
 @given(plain, st.integers(0, 10**4), st.integers(0, 255), st.integers(0, 8))
 def test_damaged_values_raise_or_read(value: object, at: int, byte: int, cut: int) -> None:
-    """Goal: reliability 5.12: damaged Data gives a value or a SerializationError."""
+    """Goal: bad input 12: damaged Data gives a value or a SerializationError."""
     data = bytearray(to_data(value))
     data[at % len(data)] = byte
     data = data[: len(data) - cut]
@@ -210,7 +210,7 @@ def test_damaged_values_raise_or_read(value: object, at: int, byte: int, cut: in
 
 @pytest.mark.parametrize("type_id", range(-60, 5))
 def test_noise_of_every_type(type_id: int) -> None:
-    """Goal: reliability 5.12: no type's reader trusts the bytes. Method: seeded noise."""
+    """Goal: bad input 12: no type's reader trusts the bytes. Method: seeded noise."""
     import random
 
     rng = random.Random(type_id)

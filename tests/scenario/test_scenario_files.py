@@ -100,7 +100,7 @@ def situations_in(header: str) -> set[str]:
 
 
 def test_every_bug_and_situation_has_a_file_or_a_reason() -> None:
-    """Goal: no upstream bug and no upstream situation is forgotten (issue 4). Method: the lists of
+    """Goal: no upstream bug and no upstream situation is forgotten. Method: the lists of
     ``docs/scenario-gaps.txt`` against the headers of the files and its table of gaps.
     """
     _, bugs, situations, gaps = re.split(r"^## .*$", SITUATIONS.read_text(), flags=re.MULTILINE)

@@ -1,6 +1,6 @@
 """Planted bugs: each deliberately broken protection is caught by the simulator.
 
-A checker is trusted only after it has caught something (facts/reliability section 6.9).
+A checker is trusted only after it has caught something (FN-25).
 """
 
 from __future__ import annotations

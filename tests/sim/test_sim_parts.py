@@ -250,7 +250,7 @@ def test_the_budget_counts_a_machine_once() -> None:
 
 
 def test_coverage_names_every_situation() -> None:
-    """Goal: the report lists all of reliability 3.8, also what is out of reach. Method: one
+    """Goal: the report lists every rare situation, also what is out of reach. Method: one
     situation met, the rest not.
     """
     lines = report_lines({LOST: 3})

@@ -88,7 +88,7 @@ def test_every_rule_has_a_sentence() -> None:
 
 
 def test_the_command_prints_a_document(capsys: pytest.CaptureFixture[str]) -> None:
-    """Goal: the JSON of CONTRACT section 5. Method: run the command in this process."""
+    """Goal: the JSON that scripts read. Method: run the command in this process."""
     assert run_command(["sim", "--seed", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["seed"] == 1

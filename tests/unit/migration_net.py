@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.unit.rows import row_from
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import ArmTimer, Note, Send
+from whimbrel.core.events import GridEvent, PartitionLost
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, Row, index_in
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
@@ -35,7 +37,6 @@ from whimbrel.core.migration import Migrations
 from whimbrel.core.migration import control_loop as control_loop_module
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
 from whimbrel.core.partition.groups import member_groups
-from whimbrel.core.partition.table import row_from
 from whimbrel.core.settings import CoreSettings
 
 MS = 1_000
@@ -172,11 +173,15 @@ class Node:
         self.may_leave: list[MemberId] = []
         self.told: list[int] = []
         self.notes: list[Note] = []
-        self.room.on_partition_lost = lambda pid, count: self.lost.append((pid, count))
+        self.room.tell_events(self._hear)
         self.room.on_may_leave = self.may_leave.append
         self.room.on_rows_changed = self.told.extend
         self.alive = True
         self.tail_arrives = True
+
+    def _hear(self, event: GridEvent) -> None:
+        if isinstance(event, PartitionLost):
+            self.lost.append((event.partition_id, event.lost_backup_count))
 
 
 Verdict = str
@@ -406,7 +411,7 @@ class Net:
         }
 
     def check(self, entries: int = 3) -> None:
-        """What must hold when all is settled (facts 4.7, harness invariants)."""
+        """What must hold when all is settled (FN-8)."""
         master = self.master
         data_nodes = [node for node in self.live if not node.info.lite]
         stay = [node.info for node in data_nodes if node.id not in self.leaving]

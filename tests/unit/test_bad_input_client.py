@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
+from tests.unit.wire_samples import frame
 
 from whimbrel.serving.session import UNREAD_BYTES_MAX
 from whimbrel.wire.codec import encode_request
@@ -26,7 +27,6 @@ from whimbrel.wire.frames import (
     NULL,
     UNAUTHENTICATED,
     UNFRAGMENTED,
-    frame,
 )
 from whimbrel.wire.protocol_table import SHAPES, message_type
 from whimbrel.wire.serialization import to_data
@@ -103,7 +103,7 @@ SIZE_HEAD = frame(head(message_type("Map.size")), 0)
     ],
 )
 def test_frames_that_end_the_connection(node: Node, data: bytes, reason: str) -> None:
-    """Goal: reliability 5.1, 5.2, 5.6: impossible lengths and fragments end the connection, are
+    """Goal: bad input 1, 2, 6: impossible lengths and fragments end the connection, are
     counted by reason, and nobody else notices. Method: hand-made frames after authentication.
     """
     client = node.pump.client(node)
@@ -115,7 +115,7 @@ def test_frames_that_end_the_connection(node: Node, data: bytes, reason: str) ->
 
 
 def test_announced_lengths_take_no_memory(node: Node) -> None:
-    """Goal: reliability 5.2, 5.9: 99 MiB that are only announced cost nothing."""
+    """Goal: bad input 2, 9: 99 MiB that are only announced cost nothing."""
     client = node.pump.client(node)
     tracemalloc.start()
     try:
@@ -129,7 +129,7 @@ def test_announced_lengths_take_no_memory(node: Node) -> None:
 
 
 def test_before_authentication_little_is_accepted(node: Node) -> None:
-    """Goal: reliability 5.2, 5.19: a stranger's message has 64 KiB, so a very long password ends
+    """Goal: bad input 2, 19: a stranger's message has 64 KiB, so a very long password ends
     the connection before it is looked at.
     """
     client = Client(node)
@@ -141,7 +141,7 @@ def test_before_authentication_little_is_accepted(node: Node) -> None:
 
 
 def test_endless_fragments_end_at_the_limit(node: Node) -> None:
-    """Goal: reliability 5.6: fragments that never end are cut off at the limit of one message and
+    """Goal: bad input 6: fragments that never end are cut off at the limit of one message and
     their bytes freed. Method: the limit of strangers, for it is small.
     """
     client = Client(node)
@@ -156,7 +156,7 @@ def test_endless_fragments_end_at_the_limit(node: Node) -> None:
 
 
 def test_byte_by_byte_works_and_is_noticed_when_it_stops(node: Node) -> None:
-    """Goal: reliability 5.3: any cut is fine; half a message is reported to the shell's clock."""
+    """Goal: bad input 3: any cut is fine; half a message is reported to the shell's clock."""
     client = node.pump.client(node)
     data = encode_request("Map.get", 77, 3, name="m", key=KEY, thread_id=1)
     for at in range(len(data) - 1):
@@ -168,7 +168,7 @@ def test_byte_by_byte_works_and_is_noticed_when_it_stops(node: Node) -> None:
 
 
 def test_many_tiny_requests_are_all_answered(node: Node) -> None:
-    """Goal: reliability 5.4: 20,000 requests in one chunk are answered, others are served."""
+    """Goal: bad input 4: 20,000 requests in one chunk are answered, others are served."""
     client = node.pump.client(node)
     ping = encode_request("Client.ping", 1)
     client.send(b"".join(ping[:10] + struct.pack("<q", n) + ping[18:] for n in range(20_000)))
@@ -177,7 +177,7 @@ def test_many_tiny_requests_are_all_answered(node: Node) -> None:
 
 
 def test_messages_of_no_use_are_answered_by_error(node: Node) -> None:
-    """Goal: reliability 5.5: an unknown type, a response, an event and an unsupported request get
+    """Goal: bad input 5: an unknown type, a response, an event and an unsupported request get
     an error of their own each, and the connection goes on.
     """
     client = node.pump.client(node)
@@ -198,7 +198,7 @@ def test_messages_of_no_use_are_answered_by_error(node: Node) -> None:
 
 
 def test_nothing_is_taken_before_authentication(node: Node) -> None:
-    """Goal: reliability 5.5: data before authentication is refused and changes nothing; so is an
+    """Goal: bad input 5: data before authentication is refused and changes nothing; so is an
     authentication that cannot be read.
     """
     early = Client(node)
@@ -218,7 +218,7 @@ def test_nothing_is_taken_before_authentication(node: Node) -> None:
 def test_a_correlation_id_used_twice_gets_both_answers(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: reliability 5.7: ids are the client's affair: each request is answered by itself."""
+    """Goal: bad input 7: ids are the client's affair: each request is answered by itself."""
     client = node.pump.client(node)
     got: list[bytes] = []
     monkeypatch.setattr(client, "receive", got.append)
@@ -234,7 +234,7 @@ def test_a_correlation_id_used_twice_gets_both_answers(
 @pytest.mark.parametrize("partition", [-1, -2, 7, 271, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("name", ["Map.get", "Map.set", "Map.putAll", "Map.fetchKeys"])
 def test_partitions_that_do_not_exist(node: Node, name: str, partition: int) -> None:
-    """Goal: reliability 5.8: -2, the count itself and huge numbers are errors that name them."""
+    """Goal: bad input 8: -2, the count itself and huge numbers are errors that name them."""
     fields: dict[str, dict[str, Any]] = {
         "Map.get": {"key": KEY, "thread_id": 1},
         "Map.set": {"key": KEY, "value": VALUE, "thread_id": 1, "ttl": -1},
@@ -278,7 +278,7 @@ NULL_FRAME = frame(b"", NULL)
     ],
 )
 def test_fields_that_are_missing_or_do_not_fit(node: Node, data: bytes) -> None:
-    """Goal: reliability 5.9: null where a value is required, a list that announces more than is
+    """Goal: bad input 9: null where a value is required, a list that announces more than is
     there, a cut one: a decode error to that call, the connection goes on.
     """
     client = node.pump.client(node)
@@ -296,7 +296,7 @@ def test_fields_that_are_missing_or_do_not_fit(node: Node, data: bytes) -> None:
 )
 @pytest.mark.parametrize("kind", ["Map.get", "Map.size", "Client.createProxy"])
 def test_names_that_are_refused(node: Node, kind: str, raw: bytes) -> None:
-    """Goal: reliability 5.10: what is no UTF-8 (surrogates and overlong NUL included), empty or
+    """Goal: bad input 10: what is no UTF-8 (surrogates and overlong NUL included), empty or
     very long is refused, by every kind of request; no structure comes to be.
     """
     client = node.pump.client(node)
@@ -315,7 +315,7 @@ def test_names_that_are_refused(node: Node, kind: str, raw: bytes) -> None:
     ["../../etc/passwd", "<script>alert(1)</script>", "a\0b", "\u202egnp", "%2e%2e/", "n" * 1_000],
 )
 def test_names_that_are_kept_as_they_are(node: Node, name: str) -> None:
-    """Goal: reliability 5.10: paths, markup, NUL, right-to-left marks are letters like others."""
+    """Goal: bad input 10: paths, markup, NUL, right-to-left marks are letters like others."""
     client = node.pump.client(node)
     client.call("Map.set", 3, name=name, key=KEY, value=VALUE, thread_id=1, ttl=-1)
     assert client.call("Map.get", 3, name=name, key=KEY, thread_id=1) == VALUE
@@ -336,7 +336,7 @@ def test_names_that_are_kept_as_they_are(node: Node, name: str) -> None:
 def test_authentications_that_fail(
     node: Node, fields: dict[str, Any], status: int, reason: str
 ) -> None:
-    """Goal: reliability 5.19: the answer says no more than that it failed, the connection ends,
+    """Goal: bad input 19: the answer says no more than that it failed, the connection ends,
     and the reason is counted; a wrong name and wrong credentials look the same.
     """
     client = Client(node)
@@ -350,7 +350,7 @@ def test_authentications_that_fail(
 
 
 def test_a_thousand_tries_leave_nothing_behind(node: Node) -> None:
-    """Goal: reliability 5.19: each try costs its sender a connection and us a counter."""
+    """Goal: bad input 19: each try costs its sender a connection and us a counter."""
     for _ in range(1_000):
         assert Client(node).open(username="u", password="guess")["status"] == 1
     figures = node.engine.metrics()
@@ -362,7 +362,7 @@ def test_a_thousand_tries_leave_nothing_behind(node: Node) -> None:
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02", b"CP3", b"\0"])
 def test_other_protocols_are_not_clients(node: Node, first: bytes) -> None:
-    """Goal: reliability 5.17: the first wrong byte ends the connection. The door of a real
+    """Goal: bad input 17: the first wrong byte ends the connection. The door of a real
     member turns such callers away before the engine sees them.
     """
     client = Client(node)
@@ -374,7 +374,7 @@ def test_other_protocols_are_not_clients(node: Node, first: bytes) -> None:
 
 
 def test_a_client_that_never_reads_is_cut(node: Node) -> None:
-    """Goal: reliability 5.23: while a client does not read its requests wait, in bounded memory."""
+    """Goal: bad input 23: while a client does not read its requests wait, in bounded memory."""
     client = node.pump.client(node)
     node.engine.client_paused(client.conn)
     big = encode_request(
@@ -388,7 +388,7 @@ def test_a_client_that_never_reads_is_cut(node: Node) -> None:
 
 
 def test_every_request_survives_hostile_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: reliability 5.5-5.10: whatever stands in a well-formed request of any type, there is
+    """Goal: bad input 5-10: whatever stands in a well-formed request of any type, there is
     an answer, an error or nothing, never the end of the member. Method: every type of the table
     with extreme numbers, odd names and tiny values, on a member of two.
     """

@@ -27,7 +27,7 @@ def refused(file: Path, text: str) -> list[str]:
 
 
 def test_each_wrong_value_is_told_with_its_line(tmp_path: Path) -> None:
-    """Goal: reliability 5.25, 5.26: a text where seconds are needed, zero, negative numbers,
+    """Goal: bad input 25, 26: a text where seconds are needed, zero, negative numbers,
     overflow, fractions, an unknown key, a misspelt one: all at once, each with file and line.
     """
     file = tmp_path / "grid.toml"
@@ -49,7 +49,7 @@ def test_each_wrong_value_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 def test_keys_given_twice_in_a_file(tmp_path: Path) -> None:
-    """Goal: reliability 5.27: a key written twice, or a table written twice, is no valid file."""
+    """Goal: bad input 27: a key written twice, or a table written twice, is no valid file."""
     file = tmp_path / "grid.toml"
     (one,) = refused(file, "[partition]\ncount = 3\ncount = 5\n")
     assert one.startswith(f"{file}:3: ")
@@ -58,7 +58,7 @@ def test_keys_given_twice_in_a_file(tmp_path: Path) -> None:
 
 
 def test_more_backups_than_members_is_no_mistake() -> None:
-    """Goal: reliability 5.28: a map may ask for more backups than there are members; writes wait
+    """Goal: bad input 28: a map may ask for more backups than there are members; writes wait
     for those that can exist (docs/guarantees.md), and seven or more are refused at the start.
     """
     pump = Pump()
@@ -81,7 +81,7 @@ def test_more_backups_than_members_is_no_mistake() -> None:
     ],
 )
 def test_ports_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
-    """Goal: reliability 5.29: taken, privileged or foreign: the sentence says what to do. Method:
+    """Goal: bad input 29: taken, privileged or foreign: the sentence says what to do. Method:
     a socket whose bind fails, since a test may run with every right.
     """
 
@@ -96,7 +96,7 @@ def test_ports_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch, number: int, 
 
 
 def test_data_directories_that_cannot_be_had(tmp_path: Path) -> None:
-    """Goal: reliability 5.29: a place below a file, another cluster's or another member's
+    """Goal: bad input 29: a place below a file, another cluster's or another member's
     directory is refused by name and left as it is.
     """
     file = tmp_path / "file"
@@ -116,7 +116,7 @@ def test_data_directories_that_cannot_be_had(tmp_path: Path) -> None:
 
 
 def test_there_is_no_secret_to_lose() -> None:
-    """Goal: reliability 5.30: no key holds a secret, so none can be weak or readable by others;
+    """Goal: bad input 30: no key holds a secret, so none can be weak or readable by others;
     instead a port that the network can reach needs a word of its own. A key for a secret must
     bring the checks of its file with it, then this test changes.
     """
@@ -126,7 +126,7 @@ def test_there_is_no_secret_to_lose() -> None:
 
 
 def test_a_file_of_one_gibibyte_is_not_read(tmp_path: Path) -> None:
-    """Goal: reliability 5.31: the size is looked at before the content."""
+    """Goal: bad input 31: the size is looked at before the content."""
     file = tmp_path / "huge.toml"
     with file.open("wb") as sparse:
         sparse.truncate(1 << 30)

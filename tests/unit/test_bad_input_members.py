@@ -75,7 +75,7 @@ def state(pump: Pump) -> list[object]:
 
 
 def test_a_forged_age_makes_nobody_older(pump: Pump) -> None:
-    """Goal: reliability 5.20: who comes last stands last, whatever start it claims."""
+    """Goal: bad input 20: who comes last stands last, whatever start it claims."""
     master = pump.nodes[0]
     say(master, join(info(started_us=-(2**63), version="0")))
     pump.run(2)
@@ -95,7 +95,7 @@ def test_a_forged_age_makes_nobody_older(pump: Pump) -> None:
     ],
 )
 def test_joins_that_are_refused(pump: Pump, request_: m.JoinRequested) -> None:
-    """Goal: reliability 5.20: another cluster, another partition count, an id or an address that
+    """Goal: bad input 20: another cluster, another partition count, an id or an address that
     is taken: refused in words, noted, and nothing changes.
     """
     before = state(pump)
@@ -121,7 +121,7 @@ def test_joins_that_are_refused(pump: Pump, request_: m.JoinRequested) -> None:
     ],
 )
 def test_joiners_that_cannot_be(pump: Pump, joiner: MemberInfo, reason: str) -> None:
-    """Goal: reliability 5.20: an identity that is no uuid, an address that nobody can have and
+    """Goal: bad input 20: an identity that is no uuid, an address that nobody can have and
     texts without measure are refused before the list sees them.
     """
     before = state(pump)
@@ -133,7 +133,7 @@ def test_joiners_that_cannot_be(pump: Pump, joiner: MemberInfo, reason: str) -> 
 
 
 def test_a_strange_version_is_shown_as_zero(pump: Pump) -> None:
-    """Goal: reliability 5.20: a version of no numbers harms no client's view of the members."""
+    """Goal: bad input 20: a version of no numbers harms no client's view of the members."""
     client = pump.client(pump.nodes[0])
     client.call("Client.addClusterViewListener")
     for number, version in enumerate(("\u00b2.\u0663.1", "999999.1", "", "...."), 20):
@@ -185,7 +185,7 @@ def told(**fields: Any) -> m.RegistryTold:
     ],
 )
 def test_messages_that_no_member_sends(pump: Pump, message: Message, reason: str) -> None:
-    """Goal: reliability 5.20-5.22: partitions that do not exist, lists that name somebody twice
+    """Goal: bad input 20-22: partitions that do not exist, lists that name somebody twice
     and registry entries of no form are refused, whoever sends them, and change nothing.
     """
     before = state(pump)
@@ -210,7 +210,7 @@ def test_good_messages_pass() -> None:
 
 
 def test_replies_that_nobody_asked_for(pump: Pump) -> None:
-    """Goal: reliability 5.7: an answer to no call is ignored and counted."""
+    """Goal: bad input 7: an answer to no call is ignored and counted."""
     node = pump.nodes[0]
     for kind in (FORWARD_REPLY, SCATTER_REPLY):
         for payload in (bytes(12), b"\xff" * 40):
@@ -220,7 +220,7 @@ def test_replies_that_nobody_asked_for(pump: Pump) -> None:
 
 
 def test_a_member_that_asks_more_than_it_takes(pump: Pump) -> None:
-    """Goal: reliability 5.23 between members: answers that the caller has not confirmed are
+    """Goal: bad input 23 between members: answers that the caller has not confirmed are
     bounded; its further calls wait, in order, and run as it confirms. Method: 100 forwarded
     requests for a value of 1 MiB at once, confirmed in two steps.
     """
@@ -257,7 +257,7 @@ def test_a_member_that_asks_more_than_it_takes(pump: Pump) -> None:
 
 
 def test_frames_of_members_have_measure() -> None:
-    """Goal: reliability 5.1, 5.2: length 0, 2 GiB and unknown kinds break the link, by reason."""
+    """Goal: bad input 1, 2: length 0, 2 GiB and unknown kinds break the link, by reason."""
     for data, reason in (
         (bytes(5), "frame_length"),
         (b"\xff\xff\xff\xff\x01", "frame_length"),
@@ -307,7 +307,7 @@ def recorded(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Node, No
 def test_damaged_frames_break_the_link_only(
     pump: Pump, monkeypatch: pytest.MonkeyPatch, seed: int, is_stranger: bool
 ) -> None:
-    """Goal: reliability 5.9, 5.22: damaged backups, acknowledgements, forwards, whole-map calls
+    """Goal: bad input 9, 22: damaged backups, acknowledgements, forwards, whole-map calls
     and notices raise a ProtocolError or nothing; those of a stranger hinder nobody. Method:
     seeded changes of recorded frames.
     """
@@ -337,7 +337,7 @@ def test_damaged_frames_break_the_link_only(
 
 
 def test_calls_that_wait_have_measure(pump: Pump) -> None:
-    """Goal: reliability 5.23 between members: calls that wait here are bounded in bytes too; no
+    """Goal: bad input 23 between members: calls that wait here are bounded in bytes too; no
     caller of ours has so much under way.
     """
     calls = pump.nodes[0].engine.server.calls

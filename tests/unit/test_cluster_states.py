@@ -467,7 +467,7 @@ def test_another_stamp_refuses_the_change(trio: Pump) -> None:
 
 @pytest.mark.parametrize("what", ["due", "table", "lease"])
 def test_all_is_checked_again_under_the_locks(trio: Pump, what: str) -> None:
-    """PIM-31, GCM-11, facts 6: between the first lock and the last answer a map asks for more
+    """PIM-31, GCM-11, FN-14: between the first lock and the last answer a map asks for more
     backups, the table changes, or the locks run out: nothing changes, and everybody goes on.
     """
     client = trio.client(trio.nodes[1])

@@ -104,7 +104,7 @@ def test_maps_by_pattern(tmp_path: Path) -> None:
     assert core.map_settings("b1 x").backup_count == 0
     assert core.map_settings("flights").backup_count == 3
     assert core.map_settings("a__b").max_idle_s == 4
-    assert core.map_settings("b3 y").total_backup_count == 5
+    assert core.map_settings("b3 y").async_backup_count == 2
     assert sources(config)["map.a.b.backup_count"] == (2, "as map.default.backup_count")
 
 
@@ -185,6 +185,13 @@ def test_one_wrong_setting(setting: str, words: str) -> None:
     (told,) = problems(None, None, setting)
     assert told.startswith("--set ")
     assert words in told
+
+
+def test_more_than_six_backups_are_refused() -> None:
+    """AE-02: k > 6 is refused, however it comes together."""
+    load(settings=["map.x.backup_count=4", "map.x.async_backup_count=2"])
+    with pytest.raises(ConfigError, match="asks for 7 backups"):
+        load(settings=["map.x.backup_count=4", "map.x.async_backup_count=3"])
 
 
 def test_setting_without_equals() -> None:

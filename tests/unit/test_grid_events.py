@@ -98,7 +98,7 @@ def test_a_join_is_one_process_with_all_replica_indexes() -> None:
 
 
 def test_promotions_and_plan_are_processes_of_their_own() -> None:
-    """Facts 7, ADL-06, bug 67: after a crash first the promotions, then the plan; a lost primary
+    """FN-16, ADL-06, bug 67: after a crash first the promotions, then the plan; a lost primary
     alone is a loss of 0 backups.
     """
     net = Net()
@@ -120,7 +120,7 @@ def test_promotions_and_plan_are_processes_of_their_own() -> None:
 
 
 def test_lost_partitions_are_a_process_and_losses_of_six() -> None:
-    """ADL-05, facts 7, bug 27: partitions without any replica are told lost with 6, and their new
+    """ADL-05, FN-16, bug 27: partitions without any replica are told lost with 6, and their new
     empty primaries are a process of their own.
     """
     net = Net(backup_count=0)
@@ -393,7 +393,7 @@ def register(client: Client, name: str, /, **fields: Any) -> bytes:
 
 
 def test_clients_hear_by_the_protocol() -> None:
-    """PIM-58, facts 7: migration and lost listeners of smart and unisocket clients, twice
+    """PIM-58, FN-16: migration and lost listeners of smart and unisocket clients, twice
     registered twice told, removal idempotent; a map's losses only where all copies are gone.
     """
     pump = Pump()
@@ -435,7 +435,7 @@ def test_clients_hear_by_the_protocol() -> None:
 
 
 def test_clients_see_where_members_are() -> None:
-    """Facts 7: the member list tells a client zone and host of each member."""
+    """The member list tells a client zone and host of each member."""
     pump = Pump(quick_settings())
     node = pump.start()
     info = msgspec.structs.replace(node.engine.member.ctx.me, zone="z1", host="box")

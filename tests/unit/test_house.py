@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from vulture import Vulture
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -16,6 +19,17 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|for now\b|simplified version", re.IGNORECASE)
+BUG = r"\d{1,2}[a-c]?"
+CITED = (
+    (r"\bFN-\d+\b", "field-notes.md", r"^\*\*FN-(\d+) "),
+    (rf"\b[Bb]ugs? {BUG}\b(?:(?:, | and | to ){BUG}\b)*", "field-notes.md", rf"^\| ({BUG}) \|"),
+    (r"\bbad input \d+(?:(?:, | and |-)\d+)*", "bad-input.md", r"^\| (\d+) \|"),
+)
+"""How numbers are cited, and where and how they stand."""
+FOREIGN = re.compile(
+    r"\bfacts(?:/|,? section|,? performance| \d)|\bfact sheet|\bfile 00\d", re.IGNORECASE
+)
+"""A document that readers of this repository do not have."""
 FORBIDDEN_LOADERS = re.compile(r"\b(pickle|marshal|shelve)\b\.|\beval\(|\bexec\(|yaml\.load")
 
 
@@ -81,3 +95,41 @@ def test_nothing_generated_is_committed() -> None:
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     assert not [n for n in names if n.endswith((".pyc", ".so", ".jar", ".whl")) or "/build/" in n]
+
+
+def test_no_excuse_outlives_what_it_excuses() -> None:
+    """Goal: a name excused from being unreferenced in ``src`` is there and is unreferenced.
+    Method: look for such names as ``make check`` does, without the excuses.
+    """
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["vulture"]
+    finder = Vulture(ignore_decorators=settings["ignore_decorators"])
+    finder.scavenge([str(ROOT / path) for path in settings["paths"]], exclude=settings["exclude"])
+    found = {item.name for item in finder.get_unused_code(settings["min_confidence"])}
+    excuses = settings["ignore_names"]
+    assert not [name for name in excuses if not any(fnmatchcase(one, name) for one in found)]
+
+
+def test_what_is_cited_can_be_read() -> None:
+    """Goal: a number cited anywhere stands in a document of ours, and no document is cited that
+    readers do not have. Method: all tracked text against the field notes and the bad inputs.
+    """
+    names = subprocess.run(
+        ["git", "ls-files", "src", "tests", "scripts", "benchmarks", "docs", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    texts = {
+        name: re.sub(r"\s+(?:# )?", " ", (ROOT / name).read_text(errors="replace"))
+        for name in names
+        if name.endswith((".py", ".md", ".txt", ".json")) and not name.endswith("test_house.py")
+    }
+    foreign = [name for name, text in texts.items() if FOREIGN.search(text)]
+    assert not [name for name in foreign if not name.startswith("docs/")]
+    for pattern, document, entry in CITED:
+        known = re.findall(entry, (ROOT / "docs" / document).read_text(), re.MULTILINE)
+        runs = [run for text in texts.values() for run in re.findall(pattern, text)]
+        cited = {number for run in runs for number in re.findall(BUG, run)}
+        assert cited, pattern
+        assert sorted(cited - set(known)) == [], document

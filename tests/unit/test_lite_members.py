@@ -130,7 +130,7 @@ def test_a_promoted_member_takes_its_share() -> None:
 
 
 def test_a_demoted_member_hands_over_and_stays() -> None:
-    """Facts 6: the demoted member's replicas move first; then it is lite, holds nothing, serves."""
+    """FN-13: the demoted member's replicas move first; then it is lite, holds nothing, serves."""
     pump = Pump()
     pump.form(3)
     expected = fill(pump.client(pump.nodes[0]))
@@ -149,7 +149,7 @@ def test_a_demoted_member_hands_over_and_stays() -> None:
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("after", [0, 3, 9, 18, 30])
 def test_a_member_dies_while_another_is_demoted(victim: int, after: int) -> None:
-    """Facts 6, GCM-25: master, bystander or the demoted one dies after so many deliveries of the
+    """FN-13, GCM-25: master, bystander or the demoted one dies after so many deliveries of the
     drain: nothing is lost, no lite member holds data, and the call ends.
     """
     pump = Pump()

@@ -88,7 +88,7 @@ def test_writes_and_their_answers(stage: Stage) -> None:
 
 
 def test_equality_does_not_look_at_the_partition_hash(stage: Stage) -> None:
-    """Facts 1.1: neither for keys nor for values."""
+    """FN-1: neither for keys nor for values."""
     maps, p = stage.maps, stage.p
     hashed = b"\0\0\0\5" + key(1)[4:]
     maps.set(p, "m", key(1), X)

@@ -79,7 +79,7 @@ def test_put_get_remove() -> None:
 
 
 def test_a_partition_hash_is_remembered_but_not_compared() -> None:
-    """Facts 1.1: keys are equal without their first four bytes; they come back as they came."""
+    """FN-1: keys are equal without their first four bytes; they come back as they came."""
     head, stored = split_key(b"\x00\x00\x00\x07" + body(1))
     assert (head, stored) == (b"\x00\x00\x00\x07", key(1))
     assert split_key(bytes(4) + body(1)) == (b"", key(1))
@@ -290,7 +290,7 @@ def test_damaged_chunks_are_refused() -> None:
 
 
 def test_entries_cost_the_collector_nothing() -> None:
-    """Facts performance 7: no tracked object per entry, with or without limits."""
+    """FN-20: no tracked object per entry, with or without limits."""
     store = MapStore()
     gc.collect()
     before = len(gc.get_objects())

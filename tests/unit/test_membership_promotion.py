@@ -419,7 +419,7 @@ def test_whoever_waits_hears_of_the_members_end() -> None:
 
 
 def test_demotion_waits_until_the_member_holds_nothing() -> None:
-    """Facts 6: drained like a leaver, then one list in which it is lite, and it stays."""
+    """FN-13: drained like a leaver, then one list in which it is lite, and it stays."""
     net = Net()
     hosts = net.cluster(3)
     net.hold_leavers = True
@@ -491,7 +491,7 @@ def test_a_claimant_that_wishes_waits_for_the_end_of_its_claim() -> None:
 
 
 def test_the_master_itself_is_demoted_and_stays_master() -> None:
-    """Facts 6: the master may be lite."""
+    """FN-13: the master may be lite."""
     net = Net()
     hosts = net.cluster(2)
     ended = want(hosts[0], lite=True)
@@ -501,7 +501,7 @@ def test_the_master_itself_is_demoted_and_stays_master() -> None:
 
 
 def test_the_last_data_member_is_not_demoted() -> None:
-    """Facts 6: somebody must hold the data; a leaver counts as gone."""
+    """FN-13: somebody must hold the data; a leaver counts as gone."""
     net = Net()
     hosts, _ = lite_cluster(net, data=1)
     [refusal] = want(hosts[0], lite=True)
@@ -517,7 +517,7 @@ def test_the_last_data_member_is_not_demoted() -> None:
 
 @pytest.mark.parametrize("how", ["leaves", "dies"])
 def test_a_demotion_is_called_off_when_the_last_other_goes(how: str) -> None:
-    """Facts 6: the other data member leaves or dies during the drain: the data stay here."""
+    """FN-13: the other data member leaves or dies during the drain: the data stay here."""
     net = Net()
     hosts = net.cluster(2)
     net.hold_leavers = True
@@ -533,7 +533,7 @@ def test_a_demotion_is_called_off_when_the_last_other_goes(how: str) -> None:
 
 
 def test_a_leave_overtakes_a_demotion() -> None:
-    """Facts 6: who wants to go does not become lite first."""
+    """FN-13: who wants to go does not become lite first."""
     net = Net()
     hosts = net.cluster(3)
     net.hold_leavers = True
@@ -549,7 +549,7 @@ def test_a_leave_overtakes_a_demotion() -> None:
 
 @pytest.mark.parametrize("who", [1, 2])
 def test_a_new_master_goes_on_with_a_demotion(who: int) -> None:
-    """GCM-25, facts 6: the request repeats, so a master that takes over drains and answers, also
+    """GCM-25, FN-13: the request repeats, so a master that takes over drains and answers, also
     when it is the member that asks.
     """
     net = Net()

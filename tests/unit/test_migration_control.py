@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, Row
 from whimbrel.core.messages import (
@@ -22,7 +23,6 @@ from whimbrel.core.migration import control_loop, plan_execution
 from whimbrel.core.migration.progress import Ledger
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.partition.planner import plan_row
-from whimbrel.core.partition.table import row_from
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import SerializationError
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 from tests.unit.migration_net import SETTINGS, Net, Node, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.effects import Effect, PartitionReleased
 from whimbrel.core.ids import PartitionId
@@ -19,7 +20,6 @@ from whimbrel.core.messages import (
     MigrationRequested,
     TablePublished,
 )
-from whimbrel.core.partition.table import row_from
 
 SETTINGS_1 = msgspec.structs.replace(SETTINGS, partition_count=1)
 

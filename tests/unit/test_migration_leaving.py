@@ -38,7 +38,7 @@ def test_one_leaves_and_nothing_is_lost(leaver: str, backups: int) -> None:
     held = net.master.room.table.replica_count(MemberId(leaver))
     net.leave(leaver)
     assert not net.master.room.is_settled()[0]
-    assert not net.master.room.may_leave(MemberId(leaver))
+    assert not net.master.room._loop.may_leave(MemberId(leaver))
     finish(net, leaver)
     net.check()
     assert not net.lost_everything()
@@ -47,7 +47,7 @@ def test_one_leaves_and_nothing_is_lost(leaver: str, backups: int) -> None:
 
 
 def test_several_leave_at_once_and_one_crashes() -> None:
-    """Facts section 6: half of six, with the master among them, and a kill during it."""
+    """FN-12: half of six, with the master among them, and a kill during it."""
     net = grown("abcdef", 1)
     net.leave("a", "b", "c")
     net.run_for(0.004)
@@ -58,7 +58,7 @@ def test_several_leave_at_once_and_one_crashes() -> None:
 
 
 def test_all_leave_at_once() -> None:
-    """Facts section 6: nobody is left to hand over to, so all may go at once."""
+    """FN-12: nobody is left to hand over to, so all may go at once."""
     net = grown("abc", 1)
     net.leave("a")
     net.leave("b", "c")
@@ -101,7 +101,7 @@ def test_nobody_leaves_before_all_have_acknowledged() -> None:
 
 
 def test_a_new_master_continues() -> None:
-    """Facts section 6: the master dies in the middle; the request is repeated to the next one."""
+    """FN-12: the master dies in the middle; the request is repeated to the next one."""
     net = grown("abcd", 1)
     net.leave("d")
     net.run_for(0.003)

@@ -7,9 +7,10 @@ import itertools
 import msgspec
 import pytest
 from tests.unit.migration_net import NO_VECTOR, SECOND, SETTINGS, Net, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.events import Moment
-from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
     FragmentAnswered,
     FragmentPart,
@@ -24,10 +25,9 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.migration.repair import image_of, promotion_step
-from whimbrel.core.model import MigrationInfo, RowState, Verdict
+from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.planner import plan_row
-from whimbrel.core.partition.table import row_from
-from whimbrel.errors import SerializationError
+from whimbrel.errors import InvariantViolation, SerializationError
 
 P0 = PartitionId(0)
 SETTINGS_1 = msgspec.structs.replace(SETTINGS, partition_count=1)
@@ -158,7 +158,7 @@ def test_a_source_tells_why_it_failed(desk: Desk) -> None:
 
 
 def test_an_empty_partition_needs_only_the_probe(desk: Desk) -> None:
-    """Facts 4.3: nothing to copy: the answered probe is the end."""
+    """FN-6: nothing to copy: the answered probe is the end."""
     desk.net.nodes["a"].host.data[0] = ()
     desk.tell("a", "m", MigrationRequested(desk.migration(), ()))
     assert desk.tell("a", "c", FragmentAnswered("m1", 0, True, "")) == [
@@ -386,3 +386,23 @@ def test_promotions_are_skipped_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
         b.room.on_message(MemberId("a"), PromotionRequested(3, (), image_of(3, [foreign])))
     assert [row[0] for row in b.room.table.rows] == ["b", "a", "b"]
     assert any(note.kind == "migration.foreign_promotion" for note in b.notes)
+
+
+def test_a_verdict_that_would_lose_data_stops_the_member(desk: Desk) -> None:
+    """ADL-16, GCM-36: news of a commit for which data are still missing here, and a migration that
+    would leave nobody as primary, are bugs: the member stops before its table and data follow.
+    """
+    right = desk.migration()
+    c = desk.net.nodes["c"]
+    for sequence in range(2):
+        desk.tell("c", "a", fragment(right, sequence))
+    before, keeper = c.room.table.state(P0), c.room._keeper
+    done = right.with_verdict(Verdict.SUCCESS)
+    row = RowState(P0, done.final_version, done.step.apply(before.row))
+    with pytest.raises(InvariantViolation, match="arrived whole"):
+        keeper.apply_row(row)
+    ended = Step(MigrationKind.CLEAR, MemberId("a"), None, source_current=ReplicaIndex(0))
+    orphan = MigrationInfo("m2", P0, ended, MemberId("m"), before.version, Verdict.SUCCESS)
+    with pytest.raises(InvariantViolation, match="leaves a primary"):
+        keeper.apply_completed(orphan)
+    assert c.room.table.state(P0) == before

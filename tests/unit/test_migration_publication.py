@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.migration_net import SECOND, SETTINGS, Net, Node
+from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
@@ -18,7 +19,7 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.migration.repair import image_of, promotion_step
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
-from whimbrel.core.partition.table import PartitionTable, row_from
+from whimbrel.core.partition.table import PartitionTable
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import InvariantViolation, ProtocolError
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 from tests.unit.migration_net import SETTINGS, FakeHost, Net, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
+from whimbrel.core.jobs import finish
 from whimbrel.core.messages import (
     Message,
     MigrationCommitRequested,
@@ -19,15 +22,9 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.migration.keeper import TableKeeper
-from whimbrel.core.migration.recovery import (
-    Account,
-    Settlement,
-    apply_settlement,
-    applying,
-    settle,
-)
+from whimbrel.core.migration.recovery import Account, Settlement, applying, settling
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
-from whimbrel.core.partition.table import PartitionTable, row_from
+from whimbrel.core.partition.table import PartitionTable
 from whimbrel.errors import InvariantViolation
 
 pytestmark = pytest.mark.usefixtures("both_sizes")
@@ -49,6 +46,11 @@ def move(name: str, initial: int, source: str = "a", destination: str = "c") -> 
         destination_new=ReplicaIndex(0),
     )
     return MigrationInfo(name, P0, step, MemberId("old"), initial)
+
+
+def settle(accounts: Sequence[Account]) -> Settlement:
+    """The decision, at once."""
+    return finish(settling(accounts))
 
 
 def account(
@@ -101,12 +103,12 @@ def test_versions_never_fall() -> None:
     assert newer.rows == (RowState(P0, 12, row("ab")),)
     table = PartitionTable(1)
     keeper = TableKeeper(Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
-    assert apply_settlement(keeper, newer) == []
+    assert finish(applying(keeper, newer, 1)) == []
     assert table.version(P0) == 12
     table = PartitionTable(1)
     keeper = TableKeeper(Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
     behind = settle([account("a", 5, "ab"), account("b", 5, "ab", completed=(failed,))])
-    assert apply_settlement(keeper, behind) == [P0]
+    assert finish(applying(keeper, behind, 1)) == [P0]
     assert table.state(P0) == RowState(P0, 8, row("ab"))
 
 

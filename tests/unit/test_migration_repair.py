@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.migration_net import SETTINGS, Net, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.events import GridEvent, MigrationFinished, MigrationStarted
 from whimbrel.core.ids import MemberId, PartitionId
@@ -17,7 +18,6 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration import repair as repair_module
 from whimbrel.core.migration.repair import promotion_step, without_departed
 from whimbrel.core.model import MigrationKind
-from whimbrel.core.partition.table import row_from
 
 pytestmark = pytest.mark.usefixtures("both_sizes")
 
@@ -193,7 +193,7 @@ def test_the_next_backup_is_promoted_when_the_promoted_member_dies() -> None:
 
 
 def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Architecture safety rule 9: no message names more promotions than its limit."""
+    """Safety rule 9: no message names more promotions than its limit."""
     monkeypatch.setattr(repair_module, "PROMOTION_BATCH_MAX", 2)
     net = three()
     net.crash("b")

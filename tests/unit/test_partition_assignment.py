@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from tests.unit.rows import end_row, row_from
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, Row
 from whimbrel.core.jobs import finish
@@ -18,8 +19,7 @@ from whimbrel.core.partition.assignment import assign
 from whimbrel.core.partition.board import HOLE, Board
 from whimbrel.core.partition.bounds import lower_bound_copies, summary
 from whimbrel.core.partition.levelling import _cheapest_place, level_primaries
-from whimbrel.core.partition.planner import end_row, plan_row
-from whimbrel.core.partition.table import row_from
+from whimbrel.core.partition.planner import plan_row
 
 Groups = list[tuple[MemberId, ...]]
 

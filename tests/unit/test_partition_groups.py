@@ -54,7 +54,7 @@ def test_groups_by_zone_fall_back_to_hosts_and_say_so() -> None:
 
 
 def test_groups_by_patterns_of_addresses() -> None:
-    """Facts 3.2 CUSTOM, ADL-01: the first list with a pattern that names the address or the host
+    """FN-4, ADL-01: the first list with a pattern that names the address or the host
     decides; a member that none names is grouped by its host, and an operator is told.
     """
     members = [

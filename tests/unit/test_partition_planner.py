@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.rows import end_row, row_from
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, ReplicaIndex, Row
 from whimbrel.core.model import MigrationKind, Step
-from whimbrel.core.partition.planner import (
-    end_row,
-    has_cycle,
-    plan_row,
-    prioritise,
-    remove_cycles,
-)
-from whimbrel.core.partition.table import filled_count, row_from
+from whimbrel.core.partition.planner import has_cycle, plan_row, prioritise, remove_cycles
+from whimbrel.core.partition.table import filled_count
 from whimbrel.errors import InvariantViolation
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "planner-cases.json").read_text())

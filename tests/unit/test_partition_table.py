@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.unit.migration_net import SETTINGS, FakeHost, Net
+from tests.unit.rows import row_from, slots_changed
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, PartitionId, ReplicaIndex, Row
 from whimbrel.core.messages import TableImage
+from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.hashing import calculate_stamp
-from whimbrel.core.partition.table import (
-    PartitionTable,
-    filled_count,
-    row_from,
-    slots_changed,
-    without_member,
-)
+from whimbrel.core.partition.table import PartitionTable, filled_count
 from whimbrel.errors import InvariantViolation, ProtocolError
 
 A, B, C, D = (MemberId(name) for name in "ABCD")
@@ -56,7 +53,7 @@ def test_stamp_follows_every_change() -> None:
     assert len(seen) == 10
     other = PartitionTable(3)
     for state in other.rows_of(table.image()):
-        assert other.apply_received(state) == "newer"
+        other.set_row(state.partition_id, state.row, state.version)
     assert other.stamp == table.stamp
     assert other.rows == table.rows
 
@@ -87,11 +84,9 @@ def test_counts_by_member() -> None:
     assert [table.replica_count(m) for m in (A, B, C, D)] == [1, 2, 2, 0]
     assert [table.primary_count(m) for m in (A, B, C, D)] == [1, 1, 1, 0]
     assert table.partitions_of(B) == [0, 1]
-    assert table.primaries_of(B) == [1]
     table.set_row(pid(1), row_from([D, None, C]), 6)
     assert table.holders() == [A, B, C, D]
     assert table.partitions_of(B) == [0]
-    assert table.primaries_of(B) == []
     table.set_row(pid(0), EMPTY_ROW, 4)
     assert table.holders() == [C, D]
     assert table.partitions_of(A) == []
@@ -119,12 +114,13 @@ def test_received_rows_are_compared_by_version() -> None:
     """
     table = small_table()
     row = row_from([B, None, C])
-    assert table.apply_received(RowState(pid(1), 4, row_from([D]))) == "older"
-    assert table.apply_received(RowState(pid(1), 5, row)) == "equal"
-    assert table.version(pid(1)) == 5
+    keeper = TableKeeper(Net(SETTINGS).add_alone("k").ctx, FakeHost(A, 3), table)
+    assert not keeper.apply_row(RowState(pid(1), 4, row_from([D])))
+    assert not keeper.apply_row(RowState(pid(1), 5, row))
+    assert table.state(pid(1)) == RowState(pid(1), 5, row)
     with pytest.raises(InvariantViolation, match="equal partition versions"):
-        table.apply_received(RowState(pid(1), 5, row_from([D])))
-    assert table.apply_received(RowState(pid(1), 9, row_from([D]))) == "newer"
+        keeper.apply_row(RowState(pid(1), 5, row_from([D])))
+    assert keeper.apply_row(RowState(pid(1), 9, row_from([D])))
     assert table.row(pid(1)) == row_from([D])
 
 
@@ -164,13 +160,10 @@ def test_damaged_images_are_refused_whole() -> None:
 
 
 def test_row_helpers() -> None:
-    """Goal: counting and emptying slots (PIM-13, ADL-04). Method: small rows."""
+    """Goal: filled slots are counted. Method: small rows."""
     row = row_from([A, B, C])
-    assert without_member(row, B) == row_from([A, None, C])
-    assert without_member(row, D) is row
     assert filled_count(row) == 3
     assert filled_count(EMPTY_ROW) == 0
-    assert slots_changed(row, row_from([B, None, C])) == 2
 
 
 def step(kind: str, source: MemberId | None, destination: MemberId | None, *indexes: int) -> Step:

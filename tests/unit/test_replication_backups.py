@@ -448,7 +448,7 @@ def test_clients_that_count_are_told_by_the_backup() -> None:
 
 
 def test_damaged_frames_are_refused() -> None:
-    """Bug 31, rule 10: a damaged frame raises, is not acknowledged, and no version has advanced."""
+    """Bug 31, safety rule 6: a damaged frame raises, is not acknowledged, and advances nothing."""
     net = two()
     net.put("m", 1, "x")
     payload = frame(net)

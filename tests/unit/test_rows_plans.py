@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
@@ -25,9 +26,8 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step, Verdict
-from whimbrel.core.partition.table import row_from
 from whimbrel.core.settings import CoreSettings
-from whimbrel.errors import SerializationError
+from whimbrel.errors import InvariantViolation, SerializationError
 
 P0 = PartitionId(0)
 SETTINGS_1 = msgspec.structs.replace(SETTINGS, partition_count=1)
@@ -219,7 +219,9 @@ def test_nothing_starts_after_a_failure(number: int, parallel: int) -> None:
             late.extend(f.started_us for f in execution.flights.values())
             if not execution.flights:
                 assert not execution.queue.waiting_count
-                assert not any(execution.queue.load_of(MemberId(name)) for name in "abc")
+                for name in map(MemberId, "abc"):
+                    with pytest.raises(InvariantViolation, match="once per migration"):
+                        execution.queue.release(name, name)
 
     net.after_step = watch
     refused = refuse(net, "c", (number,))

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.engine_pump import Error, Pump, quick_settings
 from tests.unit.test_serving_cluster import COUNT, get, key_of, owner, put
 
-from whimbrel.core.stimuli import StructuresChanged
+from whimbrel.core.stimuli import TimerFired
 from whimbrel.wire import errors as codes
 from whimbrel.wire.serialization import to_data
 
@@ -40,7 +40,7 @@ def test_reads_wait_where_stale_reads_are_disabled() -> None:
     for number in (*range(3), *range(4, COUNT)):
         assert get(client, number) == to_data(f"before {number}")
     plane.end_source(plane.partitions[3].pid)
-    home.engine.handle(StructuresChanged(), pump.now_us, pump.wall_ms)
+    home.engine.handle(TimerFired("any", 0), pump.now_us, pump.wall_ms)
     home.carry_out()
     pump.run(1)
     assert client.answer(near) == far.answer(sent_on) == to_data("before 3")

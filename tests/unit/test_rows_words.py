@@ -11,7 +11,7 @@ import pytest
 from tests.unit.migration_net import Net, Node, wish
 from tests.unit.test_migration_participants import Desk, fragment
 from tests.unit.test_migration_publication import NOTHING, copy_of, grown, tell
-from tests.unit.test_migration_recovery import P0, SETTINGS_1, account, move, row
+from tests.unit.test_migration_recovery import P0, SETTINGS_1, account, move, row, settle
 
 from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.jobs import finish
@@ -26,7 +26,7 @@ from whimbrel.core.messages import (
     StateRequested,
     TablePublished,
 )
-from whimbrel.core.migration.recovery import Recovery, settle
+from whimbrel.core.migration.recovery import Recovery
 from whimbrel.core.migration.repair import image_of, promotion_step
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, RowState, Verdict
 

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from tests.unit.admin_fakes import FakeNode, as_node, fakes
 from tests.unit.engine_pump import Node, Pump, quick_settings
+from tests.unit.rows import row_from
 from tests.unit.test_cluster_states import set_state, unsafe
 from tests.unit.test_serving_cluster import fill, put
 
 from whimbrel.admin.documents import ClusterDocuments
 from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, Row
 from whimbrel.core.model import ClusterState, MemberInfo
-from whimbrel.core.partition.table import row_from
 from whimbrel.core.safety import (
     Answer,
     MasterWord,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.migration_net import SETTINGS, Net, Node, wish
+from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
@@ -27,7 +28,6 @@ from whimbrel.core.migration.recovery import Account
 from whimbrel.core.migration.repair import image_of, promotion_step
 from whimbrel.core.migration.serial.recovery import settle_serial
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
-from whimbrel.core.partition.table import row_from
 from whimbrel.errors import InvariantViolation, ProtocolError
 
 SERIAL = msgspec.structs.replace(SETTINGS, cluster_version="4.0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.unit.rows import row_from
 
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.migration.serial.table_file import (
@@ -12,7 +13,6 @@ from whimbrel.core.migration.serial.table_file import (
     LegacyTable,
 )
 from whimbrel.core.model import RowState
-from whimbrel.core.partition.table import row_from
 from whimbrel.errors import SerializationError
 
 A = MemberId("00000000-0000-0000-0000-0000000000aa")

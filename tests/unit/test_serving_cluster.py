@@ -16,7 +16,7 @@ from whimbrel.core.stimuli import (
     LinkFailed,
     LinkLost,
     LinkRestored,
-    StructuresChanged,
+    TimerFired,
 )
 from whimbrel.serving import parking as parking_module
 from whimbrel.serving import server as server_module
@@ -544,7 +544,7 @@ def test_a_write_to_a_migrating_partition_waits_and_runs(trio: Pump) -> None:
     assert second not in far.messages
     assert home.engine.metrics()["parked_requests"] == 2
     plane.end_source(plane.partitions[3].pid)
-    home.engine.handle(StructuresChanged(), trio.now_us, trio.wall_ms)
+    home.engine.handle(TimerFired("any", 0), trio.now_us, trio.wall_ms)
     home.carry_out()
     assert client.answer(first) == to_data("before")
     assert far.answer(second) == to_data("first")

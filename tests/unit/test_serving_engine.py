@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, member_id, quick_settings
+from tests.unit.wire_samples import frame
 
 from whimbrel.serving import intake as intake_module
 from whimbrel.serving.outputs import ToClient
 from whimbrel.wire.codec import encode_request
 from whimbrel.wire.customs import FieldDescriptor, Schema
-from whimbrel.wire.frames import ANSWERS, AUTHENTICATED, FINAL, PRELUDE, frame
+from whimbrel.wire.frames import ANSWERS, AUTHENTICATED, FINAL, PRELUDE
 from whimbrel.wire.serialization import to_data
 
 
@@ -454,7 +455,7 @@ def test_large_replies_are_made_turn_by_turn(
             assert len(data) < 200_000
             client.receive(data)
         takes += 1
-        if not engine.has_more_input:
+        if not engine.overflowing:
             break
         engine.resume_input(pump.now_us, pump.wall_ms)
     assert takes == 25
@@ -496,4 +497,4 @@ def test_metrics_count_requests(client: Client) -> None:
 def test_settings_choose_backups() -> None:
     """Goal: the registry tells each map's configured backups."""
     settings = quick_settings()
-    assert settings.map_settings("b0 x").total_backup_count == 0
+    assert settings.map_settings("b0 x").backup_count == 0

@@ -11,7 +11,15 @@ import pytest
 from hazelcast.protocol.builtin import ListMultiFrameCodec
 from hazelcast.protocol.codec.custom.error_holder_codec import ErrorHolderCodec
 from msgspec.structs import replace
-from tests.unit.wire_samples import Samples, client_codec, client_value, inbound, plain, schema_pair
+from tests.unit.wire_samples import (
+    Samples,
+    client_codec,
+    client_value,
+    frame,
+    inbound,
+    plain,
+    schema_pair,
+)
 
 from whimbrel.core.ids import Address
 from whimbrel.errors import (
@@ -34,16 +42,7 @@ from whimbrel.wire.codec import (
     encode_response,
 )
 from whimbrel.wire.customs import ClientMember, MemberVersion
-from whimbrel.wire.frames import (
-    ANSWERS,
-    BEGIN,
-    END,
-    FINAL,
-    NULL,
-    UNFRAGMENTED,
-    frame,
-    parse_message,
-)
+from whimbrel.wire.frames import ANSWERS, BEGIN, END, FINAL, NULL, UNFRAGMENTED, parse_message
 from whimbrel.wire.protocol_names import NAMES
 from whimbrel.wire.protocol_table import BY_TYPE, SHAPES, MessageShape, message_name
 
@@ -243,7 +242,7 @@ def _get(*frames: bytes, fixed: bytes = bytes(8)) -> bytes:
     ],
 )
 def test_bad_fields_are_refused_by_name(message: bytes, text: str) -> None:
-    """Goal: reliability 5.5, 5.9, 5.10: a bad field is refused with a sentence that names it."""
+    """Goal: bad input 5, 9, 10: a bad field is refused with a sentence that names it."""
     with pytest.raises(ProtocolError, match=text):
         decode_request(parse_message(message))
 
@@ -259,7 +258,7 @@ def test_bad_fields_are_refused_by_name(message: bytes, text: str) -> None:
     ],
 )
 def test_bad_lists_are_refused(frames: list[bytes]) -> None:
-    """Goal: unfinished, nulled or nested lists of Data are refused (reliability 5.9)."""
+    """Goal: unfinished, nulled or nested lists of Data are refused (bad input 9)."""
     head = frame(bytes.fromhex("00230100") + bytes(12), UNFRAGMENTED)
     with pytest.raises(ProtocolError, match=r"keys"):
         decode_request(parse_message(head + frame(b"m") + b"".join(frames)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from tests.unit.wire_samples import frame
 
 from whimbrel.errors import ProtocolError
 from whimbrel.wire.codec import encode_event, encode_request, encode_response
@@ -20,7 +21,6 @@ from whimbrel.wire.frames import (
     FrameLimits,
     MessageSplitter,
     RawMessage,
-    frame,
     message_bytes,
     parse_message,
 )
@@ -46,7 +46,7 @@ def feed_in(splitter: MessageSplitter, stream: bytes, cut: int) -> list[RawMessa
 
 @pytest.mark.parametrize("cut", [1, 2, 5, 6, 7, 22, 23, 64, 1000, 10**6])
 def test_messages_survive_any_cut(cut: int) -> None:
-    """Goal: reliability 5.3: whole messages with their offsets, however the stream is cut."""
+    """Goal: bad input 3: whole messages with their offsets, however the stream is cut."""
     wanted = [PING, put(0), put(300), PING, put(7)] * 3
     splitter = MessageSplitter(AUTHENTICATED)
     got = feed_in(splitter, b"".join(wanted), cut)
@@ -71,7 +71,7 @@ def test_answers_are_split_with_their_own_head(cut: int) -> None:
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 5, 6, 21])
 def test_lengths_below_the_header_end_the_connection(length: int) -> None:
-    """Goal: reliability 5.1. Method: as first frame, alone and behind a good message."""
+    """Goal: bad input 1. Method: as first frame, alone and behind a good message."""
     bad = struct.pack("<iH", length, UNFRAGMENTED | FINAL) + bytes(40)
     for stream in (bad, PING + bad):
         splitter = MessageSplitter(AUTHENTICATED)
@@ -85,7 +85,7 @@ def test_lengths_below_the_header_end_the_connection(length: int) -> None:
 
 @pytest.mark.parametrize("length", [-5, 0, 5])
 def test_later_frames_have_a_header_too(length: int) -> None:
-    """Goal: reliability 5.1 for the second frame."""
+    """Goal: bad input 1 for the second frame."""
     stream = frame(bytes(16), UNFRAGMENTED) + struct.pack("<iH", length, FINAL) + bytes(40)
     for cut in (1, 1000):
         with pytest.raises(ProtocolError, match="at least 6"):
@@ -93,7 +93,7 @@ def test_later_frames_have_a_header_too(length: int) -> None:
 
 
 def test_announced_length_takes_no_memory() -> None:
-    """Goal: reliability 5.2: 2 GiB announced is refused at once, before and after others."""
+    """Goal: bad input 2: 2 GiB announced is refused at once, before and after others."""
     for start in (b"", frame(bytes(16), UNFRAGMENTED)):
         splitter = MessageSplitter(AUTHENTICATED)
         with pytest.raises(ProtocolError, match="this one has more"):
@@ -117,7 +117,7 @@ def test_limits_depend_on_authentication() -> None:
 
 
 def test_a_half_message_of_type_zero_is_harmless() -> None:
-    """Goal: facts section 5: the half of type 0 is silent and what follows is served; any other
+    """Goal: FN-21: the half of type 0 is silent and what follows is served; any other
     half before a beginning message ends the connection.
     """
     half = frame(bytes(16), UNFRAGMENTED)
@@ -129,7 +129,7 @@ def test_a_half_message_of_type_zero_is_harmless() -> None:
 
 
 def test_many_tiny_messages_in_one_chunk() -> None:
-    """Goal: reliability 5.4: 100,000 small messages in one piece are all read."""
+    """Goal: bad input 4: 100,000 small messages in one piece are all read."""
     assert len(MessageSplitter(AUTHENTICATED).feed(PING * 100_000)) == 100_000
 
 
@@ -167,7 +167,7 @@ def fragments(message: bytes, identity: int, counts: tuple[int, ...]) -> list[by
 @pytest.mark.parametrize("cut", [1, 7, 1000])
 @pytest.mark.parametrize("counts", [(1, 3), (2, 2), (1, 1, 1, 1), (3, 1)])
 def test_fragments_are_joined(cut: int, counts: tuple[int, ...]) -> None:
-    """Goal: reliability 5.6: a fragmented message equals the plain one; others may come between."""
+    """Goal: bad input 6: a fragmented message equals the plain one; others may come between."""
     whole = put(40)
     first, second = fragments(whole, 7, counts), fragments(put(50), -8, counts)
     stream = first[0] + PING + second[0]
@@ -179,7 +179,7 @@ def test_fragments_are_joined(cut: int, counts: tuple[int, ...]) -> None:
 
 
 def test_bad_fragments_end_the_connection() -> None:
-    """Goal: reliability 5.6: missing begin, begun twice, empty, endless, too many open."""
+    """Goal: bad input 6: missing begin, begun twice, empty, endless, too many open."""
     first, middle, _last = fragments(put(40), 7, (1, 2, 1))
     small = FrameLimits(message_bytes_max=5000, frames_max=100)
     bad = {

@@ -51,7 +51,7 @@ def test_messages_round_trip(message: messages.Message) -> None:
     ],
 )
 def test_what_is_no_message_is_refused(payload: bytes) -> None:
-    """Goal: reliability 5.5: any other bytes are a ProtocolError, nothing else."""
+    """Goal: bad input 5: any other bytes are a ProtocolError, nothing else."""
     with pytest.raises(ProtocolError):
         links.decode_message(payload)
 
@@ -75,7 +75,7 @@ def feed_in(splitter: links.FrameSplitter, data: bytes, cut: int) -> list[tuple[
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 6, 7, 50, 1000])
 def test_frames_survive_any_cut(cut: int) -> None:
-    """Goal: reliability 5.3: frames arrive whole however the stream is cut. Method: six frames of
+    """Goal: bad input 3: frames arrive whole however the stream is cut. Method: six frames of
     different sizes fed in pieces of ``cut`` bytes.
     """
     wanted = [(kind, bytes([kind]) * size) for kind, size in enumerate((0, 1, 2, 300, 5, 0))]
@@ -87,7 +87,7 @@ def test_frames_survive_any_cut(cut: int) -> None:
 @pytest.mark.parametrize("length", [0, 101, 2**31 - 1, 2**32 - 1])
 @pytest.mark.parametrize("cut", [3, 4, 5, 1000])
 def test_bad_lengths_end_the_link(length: int, cut: int) -> None:
-    """Goal: reliability 5.1, 5.2: zero and too long are refused at the header, before memory is
+    """Goal: bad input 1, 2: zero and too long are refused at the header, before memory is
     taken; the splitter stays refusing.
     """
     splitter = links.FrameSplitter(100)

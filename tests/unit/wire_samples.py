@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 import re
+import struct
 import uuid
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,11 @@ from whimbrel.wire import customs
 from whimbrel.wire.protocol_table import Field, MessageShape
 
 _LIST = "list_"
+
+
+def frame(content: bytes, flags: int = 0) -> bytes:
+    """One frame of the client protocol."""
+    return struct.pack("<iH", 6 + len(content), flags) + content
 
 
 class Samples:

@@ -111,17 +111,13 @@ class _Sizes:
 
 
 class SizedHost:
-    """The data side of one member, sizes only; implements ``ports.FragmentHost``.
-
-    Counts the bytes that came.
-    """
+    """The data side of one member, sizes only; implements ``ports.FragmentHost``."""
 
     def __init__(self, model: GridModelSettings) -> None:
         share, rest = divmod(model.partition_bytes, model.maps)
         self._fragments = [share + (number < rest) for number in range(model.maps)]
         self._fragments = [size for size in self._fragments if size]
         self._backup_count = model.backup_count
-        self.bytes_taken = 0
 
     def copy_bytes(self, migration: MigrationInfo) -> int:
         """All fragments, if the destination lacks them."""
@@ -148,8 +144,7 @@ class SizedHost:
         """Sizes need no place."""
 
     def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
-        """Count."""
-        self.bytes_taken += sum(len(part.data) for part in parts)
+        """Sizes need no place."""
 
     def rollback_destination(self, migration: MigrationInfo) -> None:
         """Sizes need no place."""

@@ -23,9 +23,6 @@ FIGURES = (
     "loop_late_longest_seconds",
 )
 
-Gaps = dict[str, dict[str, float]]
-"""Figures by member and name."""
-
 
 def run(mib: int = 256, partitions: int = 271) -> dict[str, object]:
     """Fill, join, leave.

@@ -207,7 +207,7 @@ def _held_bytes(grid: GridModel, model: GridModelSettings) -> int:
 def _bound_s(
     size: Size, model: GridModelSettings, mode: str, event: str, copies: int, primaries: int
 ) -> float:
-    """The least time in which the busiest link can carry its part (facts/peers 3.3).
+    """The least time in which the busiest link can carry its part (FN-17).
 
     Serially one copy after the other. Else a join is bound by what the newcomer takes, a leave by
     the primaries that only the leaver sends, a crash by an even share of what each survivor takes.

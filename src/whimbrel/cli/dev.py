@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 STOP_TIMEOUT_S = 60.0
-EXIT_FAILED = 1
 
 
 def dev(

@@ -1,4 +1,4 @@
-"""The always-on assertion of the core (architecture safety rule 8)."""
+"""The always-on assertion of the core (safety rule 8)."""
 
 from __future__ import annotations
 

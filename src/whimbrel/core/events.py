@@ -1,8 +1,8 @@
 """What listeners are told: plain values that also travel between members.
 
-Migration processes and lost partitions are told by the master that decides them (PIM-58, facts
-section 7), membership and state by each member from its own list. ``PartitionMigrationEvent`` is
-for services and tests on the member concerned (ADL-71).
+Migration processes and lost partitions are told by the master that decides them (PIM-58, FN-16),
+membership and state by each member from its own list. ``PartitionMigrationEvent`` is for services
+and tests on the member concerned (ADL-71).
 """
 
 from __future__ import annotations

@@ -21,9 +21,6 @@ ReplicaIndex = NewType("ReplicaIndex", int)
 Namespace = NewType("Namespace", str)
 """Names a fragment: service and object, for example ``map/flights``."""
 
-Micros = NewType("Micros", int)
-"""A moment of the member's monotonic clock, or a span, in microseconds."""
-
 NO_INDEX = ReplicaIndex(-1)
 REPLICA_SLOTS = 7
 """Slots of a row: one primary and up to six backups (ADL-01)."""

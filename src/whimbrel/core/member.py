@@ -34,19 +34,10 @@ from whimbrel.core.stimuli import (
     Received,
     Started,
     Stimulus,
-    StructuresChanged,
     TimerFired,
 )
 from whimbrel.core.structures.map_service import MapService
 
-MEMBERSHIP_MESSAGES: tuple[type[Message], ...] = (
-    m.ProbeRequested, m.ProbeAnswered, m.JoinRequested, m.JoinRefused, m.MembersPublished,
-    m.Heartbeat, m.SuspicionTold, m.ClaimRequested, m.ClaimAnswered, m.LeaveRequested,
-    m.LeaveAllowed, m.LeaveOrdered, m.GoodbyeTold, m.JoinersTold, m.JoinersNoted,
-    m.StateLockRequested, m.StateLockAnswered, m.StateUnlockRequested, m.StateUnlockAnswered,
-    m.StateConfirmRequested, m.StateConfirmAnswered,
-    m.RoleChangeRequested, m.RoleChangeAnswered,
-)  # fmt: skip
 MIGRATION_MESSAGES: tuple[type[Message], ...] = (
     m.TablePublished, m.PublicationAnswered, m.StampPublished, m.TableRequested,
     m.StateRequested, m.StateAnswered, m.MigrationRequested, m.MigrationDataAnswered,
@@ -176,8 +167,6 @@ class Member:
                 self.membership.on_started(stimulus.join_addresses, stimulus.heard)
             case LeaveWanted():
                 self._want_leave()
-            case StructuresChanged():
-                self.is_depth_stale = True
             case _:
                 raise TypeError(f"no room takes a {type(stimulus).__name__}")
 

@@ -284,7 +284,7 @@ class PublicationAnswered(Message, frozen=True):
 
 
 class StampPublished(Message, frozen=True):
-    """The master's table stamp; a receiver with another one asks for the table (facts 4.3)."""
+    """The master's table stamp; a receiver with another one asks for the table (FN-6)."""
 
     stamp: int
 
@@ -397,7 +397,7 @@ class MigrationCommitAnswered(Message, frozen=True):
 
 
 class PromotionRequested(Message, frozen=True):
-    """Master to the promoted member: all its promotions of one repair round (facts 4.5)."""
+    """Master to the promoted member: all its promotions of one repair round (FN-7)."""
 
     batch: int
     migrations: tuple[MigrationInfo, ...]

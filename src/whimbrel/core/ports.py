@@ -58,9 +58,9 @@ class FragmentHost(Protocol):
     def row_changed(self, partition_id: PartitionId, before: Row, after: Row, version: int) -> None:
         """Our table's row changed for good: take the new role.
 
-        Drops data of every structure whose backup count is below our new index or all when we
-        are not in the row (ADL-73); becomes primary (new lineage) or stops being it; adapts
-        vectors (facts 5.1); releases acknowledgements expected from former backups.
+        Drops data of every structure whose backup count is below our new index or all when we are
+        not in the row (ADL-73); becomes primary (new lineage) or stops being it; adapts vectors
+        (FN-9); releases acknowledgements expected from former backups.
         """
         ...
 

@@ -25,11 +25,6 @@ class MapSettings(msgspec.Struct, frozen=True):
     split_brain_protects: str | None = None
     """What is refused then: ``write``, ``read``, ``read_write``; None: as for the cluster."""
 
-    @property
-    def total_backup_count(self) -> int:
-        """Sync and async backups together."""
-        return self.backup_count + self.async_backup_count
-
 
 class CoreSettings(msgspec.Struct, frozen=True):
     """Limits and periods of the core. Defaults are the product's defaults."""

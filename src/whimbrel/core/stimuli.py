@@ -65,7 +65,3 @@ class AddressUnreachable(Stimulus, frozen=True):
 
 class LeaveWanted(Stimulus, frozen=True):
     """The operator wants this member to leave gracefully (SIGTERM, ``shutdown``)."""
-
-
-class StructuresChanged(Stimulus, frozen=True):
-    """The set of live structures, hence maybe the needed depth of rows, has changed."""

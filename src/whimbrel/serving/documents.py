@@ -256,7 +256,7 @@ class Documents:
     # -- dry runs and orders --------------------------------------------------------------
 
     def plan(self, arguments: bytes) -> bytes:
-        """What a join, a leave or a crash would move; changes nothing (facts/peers section 3).
+        """What a join, a leave or a crash would move; changes nothing (FN-17).
 
         Raises:
             UsageError: A member is unknown, or the question makes no sense.

@@ -66,10 +66,11 @@ class Engine:
         self._dataplane = self.member.dataplane
         self.server = Server(self.member)
         self.overflowing = self.server.intake.overflowing
-        """True as ``has_more_input`` is, for a shell that asks in every turn."""
+        """Clients whose bytes wait in the engine because its replies grew large; while there are
+        some, the shell calls ``resume_input`` in its next loop turn."""
         self.clients = ClientHandlers(self.server)
         self.maps = MapHandlers(self.server, self.clients)
-        self.whole_maps = WholeMapHandlers(self.server)
+        WholeMapHandlers(self.server)
         self.events = EventHandlers(self.server)
         self.member.migrations.tell_events(self.server.grid.take)
         self.questions = Questions(self.server)
@@ -261,14 +262,6 @@ class Engine:
         self.member.merging.abandon(effect.reason)
         self.server.outputs += [note for note in ctx.effects if isinstance(note, Note)]
         ctx.effects = rest
-
-    @property
-    def has_more_input(self) -> bool:
-        """Whether a client's bytes wait in the engine because its replies grew large.
-
-        The shell calls ``resume_input`` in its next loop turn when this is true.
-        """
-        return bool(self.overflowing)
 
     def resume_input(self, now_us: int, wall_ms: int) -> None:
         """Go on with requests that were put off by the limit of reply bytes per turn."""

@@ -1,10 +1,10 @@
 """Requests for partitions of other members: sent on raw, answered with the raw reply.
 
 Every member forwards by partition id, because clients with one connection send everything to one
-member (facts/client-protocol, "Where requests arrive"). The identity of a forwarded request is the
-call that carries it (docs/design/0001, decision 9): it runs once however often it arrives. A
-request whose executing member dies is run again when that is harmless or when it never left here,
-else its outcome is indeterminate (docs/design/0013).
+member (FN-22). The identity of a forwarded request is the call that carries it (docs/design/0001,
+decision 9): it runs once however often it arrives. A request whose executing member dies is run
+again when that is harmless or when it never left here, else its outcome is indeterminate
+(docs/design/0013).
 """
 
 from __future__ import annotations

@@ -138,7 +138,6 @@ class ClientHandlers:
         connection.phase = Phase.READY
         connection.splitter.limits = AUTHENTICATED
         connection.client_name = str(fields["client_name"])
-        connection.client_type = str(fields["client_type"])
         labels = fields["labels"]
         connection.labels = tuple(labels) if isinstance(labels, list) else ()
         identity = fields["uuid"]

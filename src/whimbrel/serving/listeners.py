@@ -4,7 +4,7 @@ An event arises on the primary of a partition, once. The member there tells its 
 listeners; for listeners that want the whole cluster's events but sit elsewhere (``local_only``
 false, a client with one connection) each member tells all others for which maps it wants events
 (its *interest*), and events reach it by NOTIFY. So every listener hears every change exactly once
-(facts/client-protocol, section 2).
+(FN-22).
 
 Interest is state, sent whole under a rising number through ``Calls``: a repeated or late delivery
 is harmless. A registration that widens it is answered when every other member knows.

@@ -49,7 +49,6 @@ class Connection(Origin):
         "backup_correlation",
         "client_id",
         "client_name",
-        "client_type",
         "conn",
         "held",
         "held_bytes",
@@ -71,7 +70,6 @@ class Connection(Origin):
         self.splitter = MessageSplitter()
         self.client_id: ClientId | None = None
         self.client_name = ""
-        self.client_type = ""
         self.labels: tuple[str, ...] = ()
         self.backup_correlation: int | None = None
         """Correlation of the backup listener registered here; None while there is none."""

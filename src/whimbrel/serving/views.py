@@ -1,8 +1,8 @@
 """What clients are told about the cluster: the member list and who owns which partition.
 
 A client registers once, on one of its connections, and gets both views at once and after every
-change (facts/client-protocol, section 2). Partition views are coalesced: a rebalancing commits
-many migrations a second, and a client that is late is merely forwarded.
+change (FN-22). Partition views are coalesced: a rebalancing commits many migrations a second, and a
+client that is late is merely forwarded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules of the data themselves: D6 to D9, D11, R1 to R3, X1, X2 (facts/reliability 3)."""
+"""Rules of the data themselves: D6 to D9, D11, R1 to R3, X1, X2."""
 
 from __future__ import annotations
 

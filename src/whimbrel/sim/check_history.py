@@ -1,4 +1,4 @@
-"""Rules judged on what clients saw: D1 to D4, R4, C1, C5 (facts/reliability 3.1, 3.4, 3.6)."""
+"""Rules judged on what clients saw: D1 to D4, R4, C1, C5."""
 
 from __future__ import annotations
 
@@ -137,10 +137,6 @@ class AnsweredAfterBackups(Checker):
     rule = "R4"
     sentence = "a successful reply is sent after the required acknowledgements"
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.judged = 0
-
     def operation(self, operation: Operation, reply: Reply) -> None:
         """H: counted in the stores of all members, at the moment the client hears."""
         world = self.world
@@ -155,7 +151,6 @@ class AnsweredAfterBackups(Checker):
         if history.unknown or not history.is_judged:
             return
         needed = 1 + min(world.plan.backup_count, len(world.places()) - 1)
-        self.judged += 1
         holders = holders_of(world, history, operation.number)
         if len(holders) < needed:
             names = ", ".join(holders) or "nobody"

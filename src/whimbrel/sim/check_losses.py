@@ -35,7 +35,6 @@ class GoneIsTold(Checker):
         super().__init__(world)
         self._gone: dict[tuple[int, str], tuple[int, KeyHistory]] = {}
         """Since when data of a partition and a map are gone, and one of their keys."""
-        self.judged = 0
 
     def ending(self, host: Host, reason: str) -> None:
         """E."""
@@ -73,7 +72,6 @@ class GoneIsTold(Checker):
     def _judge(self, due: list[tuple[int, str]]) -> None:
         if not due:
             return
-        self.judged += len(due)
         told, hosts = told_losses(self.world), self.world.up_hosts()
         for pid, name in due:
             if any(_holds(one, self._gone[pid, name][1]) for one in hosts):

@@ -1,7 +1,4 @@
-"""Rules that look across rooms: P10, P12, L4, L5, C2 to C4, X1, D3 for expiry, whole-map reads.
-
-Facts: facts/reliability sections 3.1, 3.2, 3.6 and 3.7.
-"""
+"""Rules that look across rooms: P10, P12, L4, L5, C2 to C4, X1, D3 for expiry, whole-map reads."""
 
 from __future__ import annotations
 
@@ -216,7 +213,6 @@ class EventsArrive(Checker):
         super().__init__(world)
         self._heard: dict[tuple[str, int], tuple[int, int]] = {}
         self._due: dict[tuple[str, int, int], tuple[int, Operation]] = {}
-        self.judged = 0
 
     def listened(self, client: SimClient, key: int, number: int) -> None:
         """H."""
@@ -248,7 +244,6 @@ class EventsArrive(Checker):
                     world.now_us + EVENT_US,
                     operation,
                 )
-            self.judged += 1
 
     def sample(self) -> None:
         """Look at what is overdue; a window that was disturbed is not judged."""

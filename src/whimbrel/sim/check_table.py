@@ -1,4 +1,4 @@
-"""Rules of the partition table and of migrations: P1 to P9, P11 (facts/reliability 3.2)."""
+"""Rules of the partition table and of migrations: P1 to P9, P11."""
 
 from __future__ import annotations
 

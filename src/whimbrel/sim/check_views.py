@@ -1,4 +1,4 @@
-"""Rules of the member list: M1 to M5 (facts/reliability section 3.3)."""
+"""Rules of the member list: M1 to M5."""
 
 from __future__ import annotations
 

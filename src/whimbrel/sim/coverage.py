@@ -1,4 +1,4 @@
-"""The "sometimes" list: rare situations that a good set of runs must have met (reliability 3.8).
+"""The "sometimes" list: rare situations that a good set of runs must have met (FN-25).
 
 A run that meets none of them is too tame to prove anything. Each probe is derived from the true
 state of the members or from the messages and notes that pass; the core has no probe in it. What

@@ -1,7 +1,7 @@
 """Kinds of harm beyond a kill, a pause and a cut of two: what a family draws when it is its turn.
 
-Each function is a family of faults of one name; the numbers in its docstring are those of
-facts/reliability section 4. A family draws from the nemesis's generator only, asks the budget
+Each function is a family of faults of one name; the numbers in its docstring are those of the
+faults in docs/simulator.md. A family draws from the nemesis's generator only, asks the budget
 before it puts a copy at risk, and acts through verbs that a scenario file can hold (``deeds``).
 """
 

@@ -1,10 +1,10 @@
 """The simulated network: pipes between places, with the semantics of TCP connections.
 
-A *place* is a machine with a name (``m1``, ``c2``). A *path* is what lies between two places in
-one direction: delay, clogs, cuts. A *pipe* is one direction of one connection: what goes in comes
-out in the same order or, when the connection breaks, an unknown suffix of it never comes out.
-Loss inside a connection is therefore a delay; only a break loses anything (facts/reliability
-section 6.4). The module knows no members and no messages.
+A *place* is a machine with a name (``m1``, ``c2``). A *path* is what lies between two places in one
+direction: delay, clogs, cuts. A *pipe* is one direction of one connection: what goes in comes out
+in the same order or, when the connection breaks, an unknown suffix of it never comes out. Loss
+inside a connection is therefore a delay; only a break loses anything. The module knows no members
+and no messages.
 """
 
 from __future__ import annotations
@@ -145,8 +145,6 @@ class Network:
         self._paths: dict[tuple[str, str], Path] = {}
         self.isolated: dict[str, None] = {}
         """Places whose cuts are never healed."""
-        self.resets = 0
-        """Connections broken with something in flight."""
 
     def path(self, source: str, destination: str) -> Path:
         """The path from one place to another."""
@@ -171,10 +169,7 @@ class Network:
         """Break a pipe: a random prefix of what is in flight still arrives, the rest is lost."""
         if pipe.closed or pipe.ended:
             return
-        waiting = len(pipe.queue)
-        if waiting:
-            self.resets += 1
-        pipe.end(0 if pipe.path.cut else self._generator.randint(0, waiting))
+        pipe.end(0 if pipe.path.cut else self._generator.randint(0, len(pipe.queue)))
 
     # -- faults ---------------------------------------------------------------------------
 

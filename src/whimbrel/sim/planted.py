@@ -1,8 +1,8 @@
 """Bugs put in on purpose, to see that the checkers catch them.
 
-Each is a real mistake of systems like ours (facts/reliability sections 2.1 and 6.9), made by
-replacing a method of one simulated member's rooms from outside. The core has no switch for any of
-them. A checker is trusted only after it has caught one.
+Each is a real mistake of systems like ours (FN-26), made by replacing a method of one simulated
+member's rooms from outside. The core has no switch for any of them. A checker is trusted only after
+it has caught one.
 """
 
 from __future__ import annotations

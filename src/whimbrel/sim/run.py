@@ -1,4 +1,4 @@
-"""One run from its first event to its report, and what speed runs have.
+"""One run from its first event to its report.
 
 A run goes through phases: start, load, harm, pause to a safe point, harm again, stop all faults,
 become safe in bounded time (L1), final reads, checks at rest.
@@ -7,7 +7,6 @@ become safe in bounded time (L1), final reads, checks at rest.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -384,22 +383,6 @@ def _member_row(name: str, world: World) -> MemberRow:
         table.replica_count(host.info.id),
         len(member.migrations.active_migrations()),
     )
-
-
-def speed(seed: int = 1, profile: str = "busy", hours: float = 0.5) -> dict[str, float]:
-    """How fast runs are: simulated cluster-hours per CPU-minute, and events per CPU-second."""
-    before = time.process_time()
-    report = simulate(seed, profile, hours)
-    cpu_s = time.process_time() - before
-    return {
-        "cpu_s": cpu_s,
-        "events": float(report.events),
-        "events_per_cpu_s": report.events / cpu_s,
-        "simulated_s": report.simulated_s,
-        "cluster_hours_per_cpu_minute": (report.simulated_s / 3600) / (cpu_s / 60),
-        "acknowledged_writes": float(report.acked_writes),
-        "violations": float(len(report.violations)),
-    }
 
 
 def versions() -> dict[str, str]:

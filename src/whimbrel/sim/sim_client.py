@@ -3,7 +3,7 @@
 Follows the official Python client where it matters for safety: which errors it repeats a call
 after, what it does when a connection breaks, how it counts backup acknowledgements. A *smart*
 client connects to every member and sends to a key's primary; a *single* one (unisocket) sends
-everything to one member. Facts: facts/client-protocol section 2.
+everything to one member. See FN-22.
 """
 
 from __future__ import annotations
@@ -196,7 +196,6 @@ class SimClient:
         self.member_list_version = 0
         self._addresses: list[Address] = []
         self.partitions_version = -1
-        self._watch_waits = False
         self.listens = index == 0
         """Whether this client has an entry listener on the register map."""
         self._listening_since_us = 0

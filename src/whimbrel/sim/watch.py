@@ -1,9 +1,8 @@
 """Where the checkers sit: probes in every member, and the points at which rules are looked at.
 
-Check points (facts/reliability section 3): *E* after every event of a member, *T* at every change
-of a table or view, *Q* at quiescence, *H* on the history. A checker overrides the points it needs
-and costs nothing at the others. Probes wrap methods of one member's rooms from outside; the core
-knows nothing of them.
+Check points: *E* after every event of a member, *T* at every change of a table or view, *Q* at
+quiescence, *H* on the history. A checker overrides the points it needs and costs nothing at the
+others. Probes wrap methods of one member's rooms from outside; the core knows nothing of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What clients do, and the history they leave behind.
 
 Values carry the seed, the key, the number of the operation and its client, so that any wrong read
-names the operation it came from (facts/reliability section 1.4). These workloads share the clients:
+names the operation it came from (FN-25). These workloads share the clients:
 
 * *set*: every key is written once; at the end all acknowledged keys must be there.
 * *register*: a few keys, each with one writer and many readers; the order of a key's writes is

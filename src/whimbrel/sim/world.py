@@ -1,8 +1,7 @@
 """The world of one run: places, time, network, clients, faults, and who watches them.
 
 Everything that happens passes through here, so that checkers see all members' true state and not
-only what members say (facts/reliability section 3). The world decides nothing about the order of
-a run; ``run`` does.
+only what members say. The world decides nothing about the order of a run; ``run`` does.
 """
 
 from __future__ import annotations

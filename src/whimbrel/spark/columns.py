@@ -1,9 +1,9 @@
 """Frames as entries: which Arrow type a Spark column has, and whole batches to keys and values.
 
-A row is an entry. The key column is the key, as the clients store their own strings, integers
-and longs. The other columns are the value: the fields of a JSON object, which every client can
-read, or of a Compact record, which is smaller and typed but which a client only reads once it has
-been given a serializer (facts/client-protocol, section 7). ``entries`` does the way back.
+A row is an entry. The key column is the key, as the clients store their own strings, integers and
+longs. The other columns are the value: the fields of a JSON object, which every client can read, or
+of a Compact record, which is smaller and typed but which a client only reads once it has been given
+a serializer (FN-23). ``entries`` does the way back.
 """
 
 from __future__ import annotations

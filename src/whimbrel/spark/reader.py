@@ -70,7 +70,7 @@ class PushingReader(Reader):
     """A reader that looks single keys up.
 
     A class of its own, because Spark refuses every read of a reader that takes filters unless
-    ``spark.sql.python.filterPushdown.enabled`` is set (facts/spark, section 3).
+    ``spark.sql.python.filterPushdown.enabled`` is set (FN-24).
     """
 
     def __init__(self, options: Options, schema: Any) -> None:

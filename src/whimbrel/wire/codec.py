@@ -1,8 +1,8 @@
 """Messages of the client protocol to plain values and back, in both directions.
 
 Everything here follows ``protocol_table``: nothing is written per message. What is decoded is a
-dict of field names to values (see ``field_codec``). Written is always the newest shape; a
-shorter, older shape is accepted, extra fields are ignored (facts/client-protocol, section 1).
+dict of field names to values (see ``field_codec``). Written is always the newest shape; a shorter,
+older shape is accepted, extra fields are ignored (FN-21).
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from whimbrel.core.ids import Address
 from whimbrel.errors import ProtocolError, UnsupportedError
-from whimbrel.wire.customs import EndpointQualifier
 from whimbrel.wire.field_codec import Fields, FixedFields, VariableFields
 from whimbrel.wire.frame_io import FrameReader, FrameWriter
 from whimbrel.wire.frames import EVENT, REQUEST_FIXED, RESPONSE_FIXED, RawMessage
@@ -183,8 +181,3 @@ def _shape(message: str) -> MessageShape:
     if shape is None:
         raise ProtocolError(f"the table has no message {message!r}")
     return shape
-
-
-def endpoint_map(address: Address, kind: int) -> dict[EndpointQualifier, Address]:
-    """A one-entry address map for a member's ``address_map``."""
-    return {EndpointQualifier(kind): address}

@@ -1,8 +1,8 @@
 """Whole columns to Compact records and back, without a Python object per row.
 
 Needs numpy and pyarrow, so nothing else in ``wire`` imports this module. The layout is that of
-``compact``; a test holds the two together, and both against the official client. Columns are
-Arrow arrays; records are an Arrow binary array of Data, one per row (facts/spark, section 6).
+``compact``; a test holds them to the official client. Columns are Arrow arrays; records
+are an Arrow binary array of Data, one per row (FN-24).
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _offset_table(offsets: Longs, data_bytes: Longs) -> Any:
 
 
 def _widths(data_bytes: Longs) -> Longs:
-    """``compact.offset_width`` of every row."""
+    """Bytes per entry of the offset table of every row, by the bytes of data before it."""
     return np.where(data_bytes < 0xFF, 1, np.where(data_bytes < 0xFFFF, 2, 4)).astype(np.int64)
 
 

@@ -7,16 +7,10 @@ names in the same order.
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from whimbrel.core.ids import Address
 from whimbrel.wire.protocol_table import Field, parse_fields
-
-MEMBER_ENDPOINT: Final = 0
-CLIENT_ENDPOINT: Final = 1
-"""Endpoint kinds of ``EndpointQualifier``."""
 
 
 class EndpointQualifier(msgspec.Struct, frozen=True):

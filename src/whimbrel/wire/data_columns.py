@@ -1,8 +1,8 @@
 """Columns of plain values as Data and back: the keys of a batch, without an object per row.
 
 Needs numpy and pyarrow, so nothing else in ``wire`` imports this module. Integers become bytes,
-shorts, integers or longs by their width, so that a key written from a 64-bit column is the same
-key that Java's ``Long`` and the official client's LONG make (facts/client-protocol, section 1).
+shorts, integers or longs by their width, so that a key written from a 64-bit column is the same key
+that Java's ``Long`` and the official client's LONG make (FN-23).
 """
 
 from __future__ import annotations

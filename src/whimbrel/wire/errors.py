@@ -1,7 +1,7 @@
 """Errors on the client protocol: codes, names, and our exceptions behind them.
 
 Clients map errors by code; the class name and the text are for people. Codes and retry rules:
-facts/client-protocol, section 2, "Errors".
+FN-22.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ SPLIT_BRAIN_PROTECTION: Final = 42
 RETRYABLE: Final = 46
 RETRYABLE_IO: Final = 47
 SOCKET: Final = 50
-TARGET_DISCONNECTED: Final = 52
 TARGET_NOT_MEMBER: Final = 53
 UNSUPPORTED_OPERATION: Final = 61
 WRONG_TARGET: Final = 62

@@ -1,8 +1,8 @@
 """Frames of the client protocol: how a client's bytes become messages, and back.
 
 Everything is little-endian. A frame is an int32 length that includes its six header bytes, uint16
-flags, and content; a message is a run of frames that ends with FINAL (facts/client-protocol,
-section 1). This module knows lengths and flags only; ``codec`` knows what frames mean.
+flags, and content; a message is a run of frames that ends with FINAL (FN-21). This module knows
+lengths and flags only; ``codec`` knows what frames mean.
 
 The scanner makes one plain tuple per message and no object per frame: frames are offsets into
 the buffer in which the message arrived. That is what keeps the request path cheap.
@@ -77,9 +77,9 @@ class MessageSplitter:
     """Cuts the byte stream of one client connection (after the prelude) into messages.
 
     Incomplete messages are kept, their scan is never repeated, and memory grows only with bytes
-    that have arrived. Fragments are joined into one ordinary message. A half message of type 0
-    that is followed by the start of another message is dropped: the official client's test suite
-    sends such a thing and expects silence (facts, section 5).
+    that have arrived. Fragments are joined into one ordinary message. A half message of type 0 that
+    is followed by the start of another message is dropped: the official client's test suite sends
+    such a thing and expects silence (FN-21).
     """
 
     def __init__(
@@ -317,11 +317,6 @@ def message_bytes(message: RawMessage) -> bytes:
     """The bytes of a message alone, for forwarding it."""
     buffer, start, end = message[0], message[1], message[2]
     return buffer if start == 0 and end == len(buffer) else buffer[start:end]
-
-
-def frame(content: bytes, flags: int = 0) -> bytes:
-    """One frame."""
-    return _FRAME.pack(FRAME_HEADER_BYTES + len(content), flags) + content
 
 
 def _too_big(limits: FrameLimits) -> ProtocolError:

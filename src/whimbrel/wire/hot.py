@@ -23,12 +23,6 @@ from whimbrel.wire.frames import (
 )
 from whimbrel.wire.protocol_table import message_type
 
-MAP_PUT: Final = message_type("Map.put")
-MAP_GET: Final = message_type("Map.get")
-MAP_REMOVE: Final = message_type("Map.remove")
-MAP_CONTAINS_KEY: Final = message_type("Map.containsKey")
-MAP_DELETE: Final = message_type("Map.delete")
-MAP_SET: Final = message_type("Map.set")
 BACKUP_EVENT_TYPE: Final = message_type("Client.localBackupListener") + 2
 
 BACKUP_ACKS_AT: Final = 18

@@ -1,7 +1,7 @@
 """Names of the client protocol's messages in the services whose shapes we do not know.
 
-A request of one of these is refused by name, so that its sender learns what is missing. The
-numbers and names are facts of the Hazelcast Open Binary Client Protocol 2.10.
+A request of one of these is refused by name, so that its sender learns what is missing. The numbers
+and names are those of the Hazelcast Open Binary Client Protocol 2.10.
 """
 
 from __future__ import annotations

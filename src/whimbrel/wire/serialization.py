@@ -1,9 +1,8 @@
 """Serialised values (Data) to Python values and back, for the types that need no class.
 
-A Data is 4 bytes of partition hash (0: not set), 4 bytes of type id, and a payload, all
-big-endian (facts/client-protocol, section 7). Members store Data without looking inside; this
-module serves operators, Spark and tests. Objects of other languages' own serialisers are never
-loaded: they stay opaque bytes with a name.
+A Data is 4 bytes of partition hash (0: not set), 4 bytes of type id, and a payload, all big-endian
+(FN-23). Members store Data without looking inside; this module serves operators, Spark and tests.
+Objects of other languages' own serialisers are never loaded: they stay opaque bytes with a name.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from whimbrel.errors import ProtocolError, SerializationError
+from whimbrel.errors import SerializationError
 from whimbrel.wire import temporal
 from whimbrel.wire.temporal import Date, Time, Timestamp, ZonedTimestamp
-from whimbrel.wire.uuids import UUID_BYTES, uuid_bytes, uuid_text
+from whimbrel.wire.uuids import UUID_BYTES, uuid_text
 
 DATA_HEADER_BYTES: Final = 8
 
@@ -172,23 +171,6 @@ def to_data(value: object) -> bytes:
         SerializationError: The type is none of these, or the value does not fit.
     """
     return bytes(4) + _nested(value, 0)
-
-
-def to_data_as(type_id: int, value: Any) -> bytes:
-    """A number as Data of one certain numeric type (BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE).
-
-    Raises:
-        SerializationError: The value does not fit the type.
-    """
-    return header(type_id) + pack_number(type_id, value)
-
-
-def pack_number(type_id: int, value: Any) -> bytes:
-    """The payload of a number of a fixed-size type."""
-    try:
-        return _NUMBERS[type_id].pack(value)
-    except (struct.error, OverflowError) as error:
-        raise SerializationError(f"a value does not fit a {type_name(type_id)}") from error
 
 
 def pack_string(text: str) -> bytes:
@@ -401,15 +383,3 @@ _ARRAYS = {
     -18: _NUMBERS[FLOAT],
     -19: _NUMBERS[DOUBLE],
 }
-
-
-def uuid_value(text: str) -> Uuid:
-    """A ``Uuid`` from its text form.
-
-    Raises:
-        SerializationError: The text is no uuid.
-    """
-    try:
-        return Uuid(uuid_bytes(text))
-    except ProtocolError as error:
-        raise SerializationError(str(error)) from error

@@ -1,4 +1,4 @@
-"""The master's side of a demotion: drained like a leaver, then lite (facts section 6).
+"""The master's side of a demotion: drained like a leaver, then lite (FN-13).
 
 A member to be demoted stands in ``ctx.leaving``, so that plans take its replicas away; when it is
 in no row and all members know that, the list says that it is lite and the list is the answer.

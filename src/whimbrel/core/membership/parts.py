@@ -1,4 +1,4 @@
-"""Two parts of a cluster that went separate ways: which of them gives way (M6, facts section 6).
+"""Two parts of a cluster that went separate ways: which of them gives way (M6, FN-15).
 
 Each side knows its own list and what the other tells about its own. The rule uses nothing else, so
 both come to the same answer: more data members win; of equal parts the one whose master has the

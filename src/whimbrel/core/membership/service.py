@@ -62,6 +62,9 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.model import ClusterState, MemberList
 
+Handler = Callable[[MemberId, Address, Any], None]
+"""Takes a message, given its sender and where it listens; each its own type."""
+
 
 class Membership(Room):
     """The membership room of one member; owns ``ctx.members``.
@@ -89,24 +92,24 @@ class Membership(Room):
         self.leave.before_request = self.demotions.before_leave
         self.strangers = Strangers(self, self.heartbeats)
         self.states = ClusterStates(self)
-        self._messages: dict[type[Message], Callable[[MemberId, Address, Any], None]] = {
+        self._messages: dict[type[Message], Handler] = {
             ProbeRequested: self._on_probe,
             ProbeAnswered: self._on_probe_answered,
             JoinRequested: self._on_join_requested,
-            JoinRefused: self._on_join_refused,
-            JoinersTold: self._on_joiners_told,
-            JoinersNoted: self._on_joiners_noted,
+            JoinRefused: self._in(Phase.SEEKING, self.discovery.on_refused),
+            JoinersTold: self._in(Phase.MEMBER, self.newcomers.on_told),
+            JoinersNoted: self._in(Phase.MEMBER, self.joining.on_noted),
             MembersPublished: self._on_members,
             Heartbeat: self._on_heartbeat,
             SuspicionTold: self._on_suspicion,
             ClaimRequested: self._on_claim,
             ClaimAnswered: self._on_claim_answered,
-            LeaveRequested: self._on_leave_requested,
-            LeaveAllowed: self._on_leave_allowed,
+            LeaveRequested: self._in(Phase.MEMBER, self.leave.on_request),
+            LeaveAllowed: self._in(Phase.MEMBER, self.leave.on_allowed),
             LeaveOrdered: self._on_leave_ordered,
             GoodbyeTold: self._on_goodbye,
             RoleChangeRequested: self._on_role_requested,
-            RoleChangeAnswered: self._on_role_answered,
+            RoleChangeAnswered: self._in(Phase.MEMBER, self.roles.on_answer),
         }
         states = self.states
         self._state_messages: dict[type[Message], Callable[[MemberId, Any], None]] = {
@@ -312,6 +315,15 @@ class Membership(Room):
 
     # -- messages -------------------------------------------------------------------------
 
+    def _in(self, phase: Phase, take: Callable[[MemberId, Any], None]) -> Handler:
+        """A part's handler of a message that counts in one phase only."""
+
+        def handle(sender: MemberId, address: Address, message: Message) -> None:
+            if self.phase is phase:
+                take(sender, message)
+
+        return handle
+
     def _on_state_message(self, sender: MemberId, address: Address, message: Message) -> None:
         """About a change of the cluster state; only members of our list take part in one."""
         if self.phase is Phase.MEMBER and self.ctx.is_member(sender):
@@ -347,18 +359,6 @@ class Membership(Room):
         if self.phase is Phase.MEMBER:
             self.claim.on_seeking(request.joiner, request.claim)
             self.joining.on_request(request)
-
-    def _on_joiners_told(self, sender: MemberId, address: Address, told: JoinersTold) -> None:
-        if self.phase is Phase.MEMBER:
-            self.newcomers.on_told(sender, told)
-
-    def _on_joiners_noted(self, sender: MemberId, address: Address, noted: JoinersNoted) -> None:
-        if self.phase is Phase.MEMBER:
-            self.joining.on_noted(sender, noted)
-
-    def _on_join_refused(self, sender: MemberId, address: Address, refusal: JoinRefused) -> None:
-        if self.phase is Phase.SEEKING:
-            self.discovery.on_refused(sender, refusal)
 
     def _is_concluded_claim(self, sender: MemberId, new: MemberList) -> bool:
         """Whether this is the list of a claim that we agreed to and do not wait for any longer.
@@ -432,31 +432,15 @@ class Membership(Room):
         if self.phase is Phase.MEMBER and not self.claim.on_answer(sender, answer):
             self.strangers.on_told(sender, address, told_of(answer.list))
 
-    def _on_leave_requested(
-        self, sender: MemberId, address: Address, request: LeaveRequested
-    ) -> None:
-        if self.phase is Phase.MEMBER:
-            self.leave.on_request(sender, request)
-
-    def _on_leave_allowed(self, sender: MemberId, address: Address, allowed: LeaveAllowed) -> None:
-        if self.phase is Phase.MEMBER:
-            self.leave.on_allowed(sender, allowed)
-
-    def _on_leave_ordered(self, sender: MemberId, address: Address, order: LeaveOrdered) -> None:
-        if order.member == self.ctx.id:
-            self.leave.want()
-
     def _on_role_requested(
         self, sender: MemberId, address: Address, request: RoleChangeRequested
     ) -> None:
         if self.phase is Phase.MEMBER:
             self.roles.on_request(sender, address, request)
 
-    def _on_role_answered(
-        self, sender: MemberId, address: Address, answer: RoleChangeAnswered
-    ) -> None:
-        if self.phase is Phase.MEMBER:
-            self.roles.on_answer(sender, answer)
+    def _on_leave_ordered(self, sender: MemberId, address: Address, order: LeaveOrdered) -> None:
+        if order.member == self.ctx.id:
+            self.leave.want()
 
     def _on_goodbye(self, sender: MemberId, address: Address, goodbye: GoodbyeTold) -> None:
         if goodbye.member == sender:

@@ -52,7 +52,7 @@ class Strangers:
             self._send(stranger, address)
 
     def refuse(self, sender: MemberId, address: Address) -> None:
-        """Answer a list from somebody whom we do not take for master (facts section 6)."""
+        """Answer a list from somebody whom we do not take for master (FN-11)."""
         self._send(sender, address)
 
     def _send(self, stranger: MemberId, address: Address) -> None:

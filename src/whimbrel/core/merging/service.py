@@ -1,4 +1,4 @@
-"""The room that brings what an earlier incarnation held into the cluster (facts section 6).
+"""The room that brings what an earlier incarnation held into the cluster (FN-15).
 
     next incarnation                              primary of the partition
       | joins, tells structures and schemas           |

@@ -9,6 +9,7 @@ starts again from the table as it is then. What each stage does is in its own mo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
@@ -51,21 +52,30 @@ _THE_END = object()
 """Stands for the end of a job."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoopParts:
+    """What a control loop is made of; other ways of migrating have others (``serial.ways``)."""
+
+    publisher: type[Publisher] = Publisher
+    recovery: type[Recovery] = Recovery
+    repair: type[Repair] = Repair
+    execution: type[PlanExecution] = PlanExecution
+    repairs_meanwhile: bool = True
+    """Whether rows that nobody works on are repaired while migrations or promotions run."""
+
+
 class ControlLoop:
     """What the master does; idle on every other member.
 
     Args:
+        parts: What it is made of.
         on_lost: Told of every primary lost: partition and lost backup count (ADL-05, ADL-06).
         on_may_leave: Told which leaving member is in no row any more.
     """
 
-    publisher_kind: type[Publisher] = Publisher
-    recovery_kind: type[Recovery] = Recovery
-    repair_kind: type[Repair] = Repair
-    execution_kind: type[PlanExecution] = PlanExecution
-
     def __init__(
         self,
+        parts: LoopParts,
         ctx: Context,
         keeper: TableKeeper,
         subscriber: Subscriber,
@@ -77,15 +87,14 @@ class ControlLoop:
         self._keeper = keeper
         self._subscriber = subscriber
         self._on_may_leave = on_may_leave
+        self._repairs_meanwhile = parts.repairs_meanwhile
         self.teller = Teller(ctx)
         self.ledger = Ledger(ctx.settings.history_max, self.teller)
         owed: dict[PartitionId, dict[MemberId, None]] = {}
-        self.publisher = self.publisher_kind(ctx, keeper, owed)
-        self.recovery = self.recovery_kind(ctx, keeper)
-        self.repair = self.repair_kind(
-            ctx, keeper, self.publisher, mail, owed, on_lost, self._decided
-        )
-        self.execution = self.execution_kind(ctx, keeper, self.publisher, mail, self._decided)
+        self.publisher = parts.publisher(ctx, keeper, owed)
+        self.recovery = parts.recovery(ctx, keeper)
+        self.repair = parts.repair(ctx, keeper, self.publisher, mail, owed, on_lost, self._decided)
+        self.execution = parts.execution(ctx, keeper, self.publisher, mail, self._decided)
         self.repair.teller = self.execution.teller = self.teller
         self.in_charge = False
         """Whether this member acts as master; it may still be fetching."""
@@ -171,7 +180,7 @@ class ControlLoop:
             return
         self._ctx.disarm(RETRY_TIMER)
         self._due = self._due or reason
-        if self._planning:  # what is planned instead is a process of its own (facts section 7)
+        if self._planning:  # what is planned instead is a process of its own (FN-16)
             self._close_process()
         self._planning = False
         self._job = None
@@ -179,12 +188,9 @@ class ControlLoop:
         busy = self.execution.flights or self.repair.is_promoting
         if self._keeper.table.initialised and busy and self._ctx.state.promotion_allowed:
             self._close_process()
-            self._repair_idle_rows(reason)
-
-    def _repair_idle_rows(self, reason: str) -> None:
-        """Repair what nobody works on, while migrations or promotions run."""
-        self._process = self.ledger.begin(reason, self._ctx.now_us)
-        self.repair.run(self._process, self.execution.flights)
+            if self._repairs_meanwhile:
+                self._process = self.ledger.begin(reason, self._ctx.now_us)
+                self.repair.run(self._process, self.execution.flights)
 
     def retry_due(self) -> None:
         """The pause after a failed plan is over (ADL-50)."""
@@ -532,7 +538,7 @@ class ControlLoop:
         """Whether a member is in no row, and everybody knows that.
 
         Where migrations are not allowed nothing can be handed over: it goes at once, as if it had
-        crashed, but orderly (facts section 6).
+        crashed, but orderly (FN-12).
         """
         if not self.in_charge or self.recovery.running:
             return False

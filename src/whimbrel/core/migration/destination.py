@@ -152,7 +152,7 @@ class DestinationSide:
     # -- promotion ------------------------------------------------------------------------
 
     def promotion_requested(self, sender: MemberId, message: PromotionRequested) -> None:
-        """Become primary of the partitions the master says, as one batch (facts 4.5).
+        """Become primary of the partitions the master says, as one batch (FN-7).
 
         The image holds the rows as they are after the promotions. Rows that are not newer than
         ours are skipped one by one (PIM-12); so a repeated batch changes nothing (PIM-11).

@@ -37,6 +37,9 @@ class Role(enum.StrEnum):
 class ActiveMigration:
     """A migration we take part in and whose verdict we do not know yet."""
 
+    complete = True
+    """Whether nothing more has to arrive here before it can be committed."""
+
     def __init__(self, migration: MigrationInfo, role: Role) -> None:
         self.migration = migration
         self.role = role
@@ -93,8 +96,8 @@ class TableKeeper:
         """Apply a finished migration if it is the next change of its partition.
 
         Returns:
-            False when our version is not the migration's initial version and below its final
-            one: we have missed something and need the row (facts 4.3, PIM-09).
+            False when our version is not the migration's initial version and below its final one:
+            we have missed something and need the row (PIM-09).
         """
         check(migration.verdict is not Verdict.ACTIVE, "a finished migration has a verdict")
         pid = migration.partition_id
@@ -107,7 +110,9 @@ class TableKeeper:
         success = migration.verdict is Verdict.SUCCESS
         if success:
             check(step_fits(migration.step, row), "equal partition versions mean equal rows")
-            row = migration.step.apply(row)
+            after = migration.step.apply(row)
+            check(row[0] is None or after[0] is not None, "a migration leaves a primary")
+            row = after
         self.change(pid, row, migration.final_version, migration.id if success else "")
         return True
 
@@ -148,6 +153,8 @@ class TableKeeper:
         """
         before = self.table.row(pid)
         active = self.active.pop(pid, None)
+        if active is not None and active.migration.id == committed:
+            check(active.complete, "a destination commits what has arrived whole")
         event, moment = self._announce(pid, before, row, active, committed)
         self.table.set_row(pid, row, version)
         self.changed[pid] = None

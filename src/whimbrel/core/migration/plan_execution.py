@@ -191,7 +191,7 @@ class PlanExecution:
         return False
 
     def _apply_clears(self) -> None:
-        """CLEAR needs no copying: the master decides it alone and publishes it (facts 2.4)."""
+        """CLEAR needs no copying: the master decides it alone and publishes it (FN-3)."""
         while (taken := self.queue.take_clear()) is not None:
             pid, step = taken
             version = self._keeper.current_version(pid)

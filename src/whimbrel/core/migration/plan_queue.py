@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from whimbrel.core.check import check
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.core.jobs import Job, finish
+from whimbrel.core.jobs import Job
 from whimbrel.core.model import MigrationKind, Step
 
 Pair = tuple[MemberId, MemberId]
@@ -71,14 +71,6 @@ class PlanQueue:
         """Steps that have not started."""
 
     # -- filling and emptying -------------------------------------------------------------
-
-    def load(
-        self,
-        plan: Sequence[tuple[PartitionId, Sequence[Step]]],
-        late: Collection[PartitionId | MemberId] = (),
-    ) -> None:
-        """Take a plan at once; see ``loading``."""
-        finish(self.loading(plan, late))
 
     def loading(
         self,
@@ -129,10 +121,6 @@ class PlanQueue:
         self._clears.clear()
         self.waiting_count = 0
         return dropped
-
-    def load_of(self, member: MemberId) -> int:
-        """Migrations the member takes part in."""
-        return self._busy.get(member, 0)
 
     def _offer(self, pid: PartitionId) -> None:
         """Make the head of a partition's queue wait for its endpoints."""

@@ -1,7 +1,7 @@
 """How far migrations are: the processes of the master, past and present.
 
 Knows only numbers. A process is what one run of the control loop found to do: promotions of the
-repair and the steps of the plan (facts section 7, PIM-21). A run that finds nothing is none.
+repair and the steps of the plan (FN-16, PIM-21). A run that finds nothing is none.
 """
 
 from __future__ import annotations

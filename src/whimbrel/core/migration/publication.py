@@ -529,7 +529,7 @@ class Subscriber:
             del self._completed[key]
 
     def stamp_published(self, sender: MemberId, message: StampPublished) -> None:
-        """Ask for the table when ours is another one (facts 4.3)."""
+        """Ask for the table when ours is another one (FN-6)."""
         if sender != self._ctx.master or sender == self._ctx.id:
             return
         if message.stamp != self._keeper.table.stamp:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.core.jobs import Job, finish
+from whimbrel.core.jobs import Job
 from whimbrel.core.messages import StateAnswered, StateRequested
 from whimbrel.core.migration.keeper import TableKeeper, step_fits
 from whimbrel.core.model import MigrationInfo, RowState, Verdict
@@ -46,7 +46,7 @@ class Settlement:
     restarted with their identity (M4), or were arranged and not told, and hold nothing."""
 
 
-def settle(accounts: Sequence[Account]) -> Settlement:
+def settling(accounts: Sequence[Account]) -> Job[Settlement]:
     """Decide the table and every open migration; independent of the order of the accounts.
 
     An open migration whose partition has moved on is decided by the row: only its verdict can
@@ -56,11 +56,6 @@ def settle(accounts: Sequence[Account]) -> Settlement:
     Raises:
         InvariantViolation: Two members hold different rows under one version.
     """
-    return finish(settling(accounts))
-
-
-def settling(accounts: Sequence[Account]) -> Job[Settlement]:
-    """``settle`` in pieces of a few milliseconds."""
     newest: dict[PartitionId, RowState] = {}
     for account in accounts:
         for number, row in enumerate(account.rows, 1):
@@ -137,20 +132,15 @@ def _versions_after(
     return {pid: version for pid, (version, _) in states.items()}
 
 
-def apply_settlement(keeper: TableKeeper, settlement: Settlement) -> list[PartitionId]:
-    """Bring our own table to the decision.
+def applying(keeper: TableKeeper, settlement: Settlement, rows_max: int) -> Job[list[PartitionId]]:
+    """Bring our own table to the decision, in pieces of so many changed rows.
+
+    A part of it does no harm: whoever settles again after it finds the same, because the rows are
+    the newest known, and a migration that was rolled back here has been decided by its row's
+    higher version.
 
     Returns:
         Partitions whose version had to be raised without a row being known (PIM-15).
-    """
-    return finish(applying(keeper, settlement, keeper.table.partition_count))
-
-
-def applying(keeper: TableKeeper, settlement: Settlement, rows_max: int) -> Job[list[PartitionId]]:
-    """``apply_settlement`` in pieces of so many changed rows; a part of it does no harm.
-
-    Whoever settles again after a part was applied finds the same: the rows are the newest known,
-    and a migration that was rolled back here has been decided by its row's higher version.
     """
     changed = keeper.table.change_count
     for number, row in enumerate(settlement.rows, 1):

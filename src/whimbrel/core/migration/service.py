@@ -31,10 +31,10 @@ from whimbrel.core.messages import (
     TableRequested,
 )
 from whimbrel.core.migration.account import ACCOUNT_TIMER, AccountTelling
-from whimbrel.core.migration.control_loop import RETRY_TIMER, SLICE_TIMER, STAMP_TIMER
+from whimbrel.core.migration.control_loop import RETRY_TIMER, SLICE_TIMER, STAMP_TIMER, ControlLoop
 from whimbrel.core.migration.losses import LOST_ALL, Losses, told_structures
 from whimbrel.core.migration.mail import Mail
-from whimbrel.core.migration.progress import Figure
+from whimbrel.core.migration.progress import Figure, Process
 from whimbrel.core.migration.serial.ways import (
     check_direction,
     hand_over,
@@ -62,8 +62,6 @@ class Migrations:
 
     Attributes:
         on_rows_changed: Called once per step with the partitions whose row or version changed.
-        on_partition_lost: At the master, called with partition and lost backup count: i - 1 for
-            a promotion from index i, 6 when no replica is left.
         on_may_leave: At the master, called with a leaving member that is in no row any more;
             again after each repeated request.
         on_migration_decided: At the master, called with every migration and promotion that has
@@ -75,7 +73,6 @@ class Migrations:
         self._ctx = ctx
         self.table = PartitionTable(ctx.settings.partition_count)
         self.on_rows_changed: Callable[[Sequence[PartitionId]], None] | None = None
-        self.on_partition_lost: Callable[[PartitionId, int], None] | None = None
         self.on_may_leave: Callable[[MemberId], None] | None = None
         self.on_migration_decided: Callable[[MigrationInfo, int], None] | None = None
         self.partitions_lost = 0
@@ -102,8 +99,14 @@ class Migrations:
         self._destination = ways.destination(
             ctx, self._host, self._keeper, self._subscriber, self._mail
         )
-        self._loop = ways.loop(
-            ctx, self._keeper, self._subscriber, self._mail, self._lost, self._leavers.append
+        self._loop = ControlLoop(
+            ways.loop,
+            ctx,
+            self._keeper,
+            self._subscriber,
+            self._mail,
+            self._lost,
+            self._leavers.append,
         )
         self._account = AccountTelling(ctx, self._keeper, self._subscriber)
         self._loop.execution.on_verdict = self._tell_verdict
@@ -113,6 +116,13 @@ class Migrations:
         self._loop.repair.on_known_loss = self._tell_known
         self._listen()
         self._handlers = self._make_handlers()
+        self._timers: dict[str, Callable[[], None]] = {
+            REPEAT_TIMER: self._repeat,
+            STAMP_TIMER: self._loop.stamp_due,
+            SLICE_TIMER: self._loop.slice_due,
+            ACCOUNT_TIMER: self._account.go_on,
+            RETRY_TIMER: self._loop.retry_due,
+        }
 
     def _make_handlers(self) -> dict[type[Message], Callable[[MemberId, Any], None]]:
         """Who takes which message; ``Any`` because each takes its own type."""
@@ -185,16 +195,9 @@ class Migrations:
 
     def on_timer(self, key: str) -> None:
         """Handle a timer whose key starts with ``migration.``."""
-        if key == REPEAT_TIMER:
-            self._repeat()
-        elif key == STAMP_TIMER:
-            self._loop.stamp_due()
-        elif key == SLICE_TIMER:
-            self._loop.slice_due()
-        elif key == ACCOUNT_TIMER:
-            self._account.go_on()
-        elif key == RETRY_TIMER:
-            self._loop.retry_due()
+        due = self._timers.get(key)
+        if due is not None:
+            due()
         self._conclude()
 
     def view_changed(self, old: MemberList, new: MemberList) -> None:
@@ -417,8 +420,6 @@ class Migrations:
         if emit is not None:
             version = 0 if loss is None else loss.version
             emit(PartitionLost(pid, lost_backup_count, self._ctx.id, version))
-        if self.on_partition_lost is not None:
-            self.on_partition_lost(pid, lost_backup_count)
 
     def _tell_verdict(self, migration: MigrationInfo, elapsed_us: int) -> None:
         if self.on_migration_decided is not None:
@@ -433,7 +434,7 @@ class Migrations:
 
     @property
     def is_fetching(self) -> bool:
-        """Whether this new master still collects the members' tables (facts 5.2)."""
+        """Whether this new master still collects the members' tables (FN-10)."""
         return self._loop.recovery.running
 
     @property
@@ -451,20 +452,20 @@ class Migrations:
 
         ``active`` and ``queued`` count migrations that run or wait now, promotions included.
         """
-        process = self._loop.ledger.current
+        process = self._loop.ledger.current or Process(0, "", 0)
         promoting = sum(len(batch.migrations) for batch in self._loop.repair.batches.values())
         return {
             "active": len(self._loop.execution.flights) + promoting,
             "queued": self._loop.execution.queue.waiting_count,
-            "planned": process.planned if process else 0,
-            "completed": process.completed if process else 0,
-            "failed": process.failed if process else 0,
-            "remaining": process.remaining if process else 0,
-            "copies": process.copies if process else 0,
-            "promotions": process.promotions if process else 0,
-            "bytes": process.bytes_moved if process else 0,
-            "started_us": process.started_us if process else 0,
-            "reason": process.reason if process else "",
+            "planned": process.planned,
+            "completed": process.completed,
+            "failed": process.failed,
+            "remaining": process.remaining,
+            "copies": process.copies,
+            "promotions": process.promotions,
+            "bytes": process.bytes_moved,
+            "started_us": process.started_us,
+            "reason": process.reason,
         }
 
     def is_settled(self) -> tuple[bool, str]:
@@ -474,10 +475,6 @@ class Migrations:
             Whether, and when not, one sentence why.
         """
         return self._loop.is_settled()
-
-    def may_leave(self, member: MemberId) -> bool:
-        """At the master: whether a member is in no row and all know that (P12)."""
-        return self._loop.may_leave(member)
 
     def active_migration(self, partition_id: PartitionId) -> MigrationInfo | None:
         """The migration of a partition that this member takes part in, None when there is none."""
@@ -512,11 +509,6 @@ class Migrations:
     def replica_depth(self) -> int:
         """Replicas per row that plans aim at, before the number of groups caps it."""
         return self._loop.replica_depth
-
-    @property
-    def postponed(self) -> str:
-        """At the master: the plan that the cluster state does not allow; empty when none is."""
-        return self._loop.postponed
 
     @property
     def is_in_charge(self) -> bool:

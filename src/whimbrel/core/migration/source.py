@@ -123,7 +123,7 @@ class SourceSide:
         self._send(outgoing)
 
     def _refusal(self, migration: MigrationInfo) -> str:
-        """Why this request cannot run here, empty when it can (facts 4.3 step 2)."""
+        """Why this request cannot run here, empty when it can (FN-6)."""
         destination = migration.step.destination
         if destination is None or destination == self._ctx.id:
             return "the request names no other member as destination"

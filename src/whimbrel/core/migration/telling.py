@@ -1,4 +1,4 @@
-"""Tells listeners how the master's migrations go on (PIM-58, facts section 7).
+"""Tells listeners how the master's migrations go on (PIM-58, FN-16).
 
 A process of listeners is what was planned together: the promotions of one repair, the new empty
 primaries of one repair, or one plan. Steps that only empty a slot copy nothing and are not told.

@@ -2,8 +2,8 @@
 
 Sticky and deterministic: the same rows, groups and depth give the same targets on every member
 (APR-64), a balanced table stays as it is, and the number of copies is the lowest that balance
-allows. Four stages (facts/peers 3.4): depth, quotas, holders, roles. Ties are broken by counts of
-who backs whom, then by the order of members and partitions; nothing is shuffled.
+allows. Four stages (FN-18): depth, quotas, holders, roles. Ties are broken by counts of who backs
+whom, then by the order of members and partitions; nothing is shuffled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much a change of rows costs, and how little any change could cost (facts/peers 3.1)."""
+"""How much a change of rows costs, and how little any change could cost (FN-17)."""
 
 from __future__ import annotations
 

@@ -1,23 +1,20 @@
 """Which members count as one place, so that a partition never has two replicas there.
 
 Knows how members are told apart: each for itself, by machine, by zone, or by lists of addresses
-from the configuration (ADL-01, facts 3.2 CUSTOM).
+from the configuration (ADL-01, FN-4).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.model import MemberInfo
 from whimbrel.errors import UsageError
 
-GroupKind = Literal["member", "host", "zone", "custom"]
-"""What may not hold two replicas of one partition."""
-
 GROUP_KINDS: tuple[str, ...] = ("member", "host", "zone", "custom")
+"""What may not hold two replicas of one partition."""
 
 LARGE_SHARE = 2
 """A member of a small group is worth a warning when it gets this many even shares."""

@@ -87,7 +87,7 @@ def calculate_stamp(versions: Sequence[int]) -> int:
 
 
 def stamp_hash(data: bytes) -> int:
-    """The 64-bit hash behind the stamp, over any bytes (facts 1.2)."""
+    """The 64-bit hash behind the stamp, over any bytes (FN-2)."""
     mask = _MASK
     h1 = _H1_START ^ HASH_SEED
     h2 = _H2_START ^ HASH_SEED

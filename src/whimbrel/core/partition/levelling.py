@@ -433,8 +433,14 @@ def level_pairs(board: Board) -> Job[None]:
     """Exchange new holders between rows so that each member backs every other equally often.
 
     Then the promotions after a crash, and the new holders when a member leaves, are spread evenly.
-    Numbers of replicas and primaries stay as they are. With many members one pair more or less
-    matters little and there is much to compare, so only small clusters are treated.
+    With many members one pair more or less matters little and there is much to compare, so only
+    clusters of up to PAIRED_MEMBERS_MAX are treated.
+
+    An exchange is a ring of two or three rows that pass the new holder of one slot on. It never
+    costs a copy: nobody goes who was there before, and nobody comes who was. Each member keeps its
+    numbers of replicas at each index, groups stay apart, and the numbers of pairs become more even
+    with every exchange; so it ends, after at most PAIR_EXCHANGES_MAX. Whether they become equal
+    is not promised: no single ring may better them any more.
     """
     if len(board.members) > PAIRED_MEMBERS_MAX:
         return

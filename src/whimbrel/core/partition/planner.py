@@ -31,8 +31,8 @@ def plan_row(current: Row, target: Row, smallest_backup_count: int = 1) -> tuple
     No step touches a slot that is equal in both rows (ADL-56). For every prefix 0..k of the row
     the filled slots never fall below the smaller of current and target (ADL-46). CLEAR steps
     come last (ADL-53). What a cycle keeps from being reached stays as it is (ADL-51), and so do
-    the few targets with inner holes that no safe step leads to: compare ``end_row`` with the
-    target to see it (APR-38).
+    the few targets with inner holes that no safe step leads to: then the row after the last step
+    is not the target (APR-38).
 
     STEP_DOWN moves a holder to a colder slot without giving its place to anybody. It is planned
     on two occasions: a target with holes between its replicas, and a returning member whose
@@ -55,14 +55,6 @@ def plan_row(current: Row, target: Row, smallest_backup_count: int = 1) -> tuple
     if steps is None or not _keeps_copies(current, wanted, steps):
         steps = _plan_cautiously(current, wanted)
     return _prioritised_if_safe(current, wanted, steps)
-
-
-def end_row(current: Row, steps: Sequence[Step]) -> Row:
-    """The row after a plan."""
-    row = current
-    for step in steps:
-        row = step.apply(row)
-    return row
 
 
 # -- cycles -------------------------------------------------------------------------------

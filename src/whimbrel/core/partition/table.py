@@ -1,14 +1,13 @@
 """The partition table of one member: a row and a version for every partition, and the stamp.
 
-Knows how rows change, how they travel, and how a received row is compared with ours. It does not
-know who may change them: that is the migration room's affair (ADL-02, ADL-08).
+Knows how rows change and how they travel. It does not know who may change them: that is the
+migration room's affair (ADL-02, ADL-08).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
 
 from whimbrel.core.check import check
 from whimbrel.core.ids import (
@@ -17,7 +16,6 @@ from whimbrel.core.ids import (
     MemberId,
     PartitionId,
     Row,
-    index_in,
 )
 from whimbrel.core.messages import TableImage
 from whimbrel.core.model import Loss, RowState
@@ -31,16 +29,13 @@ HOLE_ON_WIRE = 0xFFFF
 UNINITIALISED_STAMP = 0
 """The stamp of a member that has no table yet (PIM-18)."""
 
-Comparison = Literal["newer", "equal", "older"]
-"""What a received row was, compared with ours."""
-
 
 class PartitionTable:
     """Rows, versions and cached stamp of all partitions.
 
-    Every change goes through ``set_row`` or ``apply_received``, so the stamp and the counts by
-    member are always those of the rows (PIM-17). Versions rise strictly, partition by
-    partition; there is no version of the whole table (PIM-01).
+    Every change of a row goes through ``set_row``, so the stamp and the counts by member are
+    always those of the rows (PIM-17). Versions rise strictly, partition by partition; there is
+    no version of the whole table (PIM-01).
     """
 
     def __init__(self, partition_count: int) -> None:
@@ -120,12 +115,6 @@ class PartitionTable:
             return []
         return [PartitionId(pid) for pid, row in enumerate(self.rows) if member in row]
 
-    def primaries_of(self, member: MemberId) -> list[PartitionId]:
-        """The partitions whose primary a member is, ascending. Linear in the table."""
-        if member not in self._primaries:
-            return []
-        return [PartitionId(pid) for pid, row in enumerate(self.rows) if row[0] == member]
-
     def part(self, number: int, size: int) -> tuple[list[PartitionId], bool]:
         """The partitions of a part of the table, from part 0 on, and whether more parts follow."""
         end = (number + 1) * size
@@ -165,27 +154,6 @@ class PartitionTable:
         self.change_count += 1
         self._versioned_count += before == 0
         self._stamp = None
-
-    def apply_received(self, received: RowState) -> Comparison:
-        """Install a row of the master's if it is newer than ours (ADL-08).
-
-        The caller has made sure that the sender is the member it takes for master.
-
-        Returns:
-            ``newer`` when it was installed, else ``equal`` or ``older``.
-
-        Raises:
-            InvariantViolation: The same version stands for two different rows.
-        """
-        mine = self.versions[received.partition_id]
-        if received.version > mine:
-            self.set_row(received.partition_id, received.row, received.version)
-            return "newer"
-        if received.version < mine:
-            return "older"
-        same = received.row == self.rows[received.partition_id]
-        check(same, "equal partition versions mean equal rows")
-        return "equal"
 
     def take_losses(self, losses: Iterable[Loss]) -> list[Loss]:
         """Keep the marks that count and not ours; returns those."""
@@ -291,29 +259,9 @@ def _read_row(packed: bytes, holders: Mapping[int, MemberId | None]) -> Row:
     return row
 
 
-def slots_changed(before: Row, after: Row) -> int:
-    """In how many slots two rows differ: what a partition version rises by (PIM-13)."""
-    return sum(old != new for old, new in zip(before, after, strict=True))
-
-
-def without_member(row: Row, member: MemberId) -> Row:
-    """The row with the member's slot emptied; the same row when it holds none (ADL-04)."""
-    index = index_in(row, member)
-    if index < 0:
-        return row
-    return (*row[:index], None, *row[index + 1 :])
-
-
 def filled_count(row: Row) -> int:
     """How many replicas a row has."""
     return REPLICA_SLOTS - row.count(None)
-
-
-def row_from(members: Iterable[MemberId | None]) -> Row:
-    """A full-length row from its first slots; the missing tail is holes."""
-    slots = tuple(members)
-    check(len(slots) <= REPLICA_SLOTS, "a row has at most seven slots")
-    return slots + (None,) * (REPLICA_SLOTS - len(slots))
 
 
 def _is_distinct(row: Row) -> bool:

@@ -232,7 +232,7 @@ class AntiEntropy:
         self._unconfirmed.pop(partition.pid, None)
 
     def cancel_partition(self, pid: PartitionId) -> None:
-        """A row changed: syncs of the partition end, on both sides (facts 5.1)."""
+        """A row changed: syncs of the partition end, on both sides (FN-9)."""
         self._syncs.pop(pid, None)
         for key, serve in list(self._serves.items()):
             if serve.partition_id == pid:
@@ -418,7 +418,7 @@ class AntiEntropy:
         self._plane.refills.look(partition)
 
     def _compare(self, partition: PartitionReplica, namespace: Namespace, vector: Vector) -> None:
-        """Doubt a namespace that differs; not only one that is behind (facts 5.1)."""
+        """Doubt a namespace that differs; not only one that is behind (FN-9)."""
         key = (partition.pid, namespace)
         slot = slot_of(partition.index)
         told = tuple(vector.counters)

@@ -186,10 +186,6 @@ class DataPlane:
         self.refresh_targets(partition)
         return fragment
 
-    def fragment_store(self, partition: PartitionReplica, name: str) -> Store:
-        """The store of a map in a partition of ours, made at its first write."""
-        return self.fragment(partition, Namespace(f"map/{name}")).store
-
     def hold(self, partition: PartitionReplica, fragment: Fragment) -> bool:
         """Hold a fragment that came from elsewhere, unless its structure was destroyed meanwhile.
 

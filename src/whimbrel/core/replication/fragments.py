@@ -203,7 +203,7 @@ class Fragment:
         self.head = b""
 
     def become_primary(self, lineage: int) -> None:
-        """Count under a new lineage from what we hold (facts 4.5, AE-11).
+        """Count under a new lineage from what we hold (FN-7, AE-11).
 
         A fragment that may have missed something gives a base that nobody can have, so that
         every backup asks for a sync rather than believe that equal numbers mean equal data.

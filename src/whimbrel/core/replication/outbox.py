@@ -2,8 +2,8 @@
 
 Knows frames, sequence numbers and the replies that wait; knows nothing of partitions, versions or
 what an operation does. One frame goes out per target and turn, so a synchronous backup costs no
-write of its own (facts performance 2). Frames are numbered per target and kept until acknowledged;
-after the link was lost they are sent again under the same numbers (design 0001 decision 4).
+write of its own (FN-19). Frames are numbered per target and kept until acknowledged; after the link
+was lost they are sent again under the same numbers (design 0001 decision 4).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ LOOK_US: Final = 250_000
 SILENT_CALLS_MAX: Final = 5
 """A refill without progress for this many call time-outs is given up and begun anew."""
 LOST_ALL: Final = 6
-"""The lost backup count that means: no replica of the partition has data (facts section 7)."""
+"""The lost backup count that means: no replica of the partition has data (FN-7)."""
 
 
 class Refill:

@@ -1,7 +1,7 @@
 """What a changed row means for a partition's data: roles taken and left, migrations in and out.
 
 Knows when fragments are dropped, promoted, demoted or installed (ADL-42, ADL-43, ADL-73, ADL-74,
-facts 4.5 and 5.1). Decides nothing about rows; the migration room calls in.
+FN-7, FN-9). Decides nothing about rows; the migration room calls in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from whimbrel.core.check import check
-from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, ReplicaIndex, Row, index_in
+from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import FragmentPart
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.replication.fragments import (
@@ -232,8 +232,3 @@ class Roles:
                 outbox.release(partition.pid, plane.completed)
             else:
                 outbox.disown(partition.pid, plane.completed)
-
-    def staged_index(self, partition_id: PartitionId) -> ReplicaIndex:
-        """The index that a migration in progress leads us to, NO_INDEX without one."""
-        staging = self._staged.get(partition_id)
-        return NO_INDEX if staging is None else staging.index

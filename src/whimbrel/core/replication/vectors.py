@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from whimbrel.core.check import check
 from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId
 from whimbrel.core.messages import Vector
 
@@ -27,15 +26,6 @@ def slot_of(index: int) -> int:
     return index - 1 if index > 1 else 0
 
 
-def raised(counters: Counters, backup_count: int) -> Counters:
-    """The counters after one operation that asks for ``backup_count`` backups (AE-02).
-
-    The number is what the structure asks for, not what the cluster can hold.
-    """
-    check(0 <= backup_count <= BACKUP_COUNT_MAX, "a structure asks for 0 to 6 backups")
-    return tuple(value + 1 if slot < backup_count else value for slot, value in enumerate(counters))
-
-
 def kept_by(counters: Counters, index: int) -> Counters:
     """What the replica at ``index`` keeps of a hotter replica's counters: zero below (AE-03)."""
     slot = slot_of(index)
@@ -43,7 +33,7 @@ def kept_by(counters: Counters, index: int) -> Counters:
 
 
 def promoted_from(counters: Counters, index: int) -> Counters:
-    """The counters with which the replica at ``index`` becomes primary (facts 4.5).
+    """The counters with which the replica at ``index`` becomes primary (FN-7).
 
     Hotter slots take the value of its own: whatever it holds, nobody hotter is left to hold more.
     """

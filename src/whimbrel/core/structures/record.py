@@ -31,7 +31,7 @@ TIMING: Final = struct.Struct("<qqqq")
 TIMING_BYTES: Final = TIMING.size
 
 DATA_HEADER_BYTES: Final = 8
-"""A Data begins with a 4-byte partition hash and a 4-byte type id (facts 1.1)."""
+"""A Data begins with a 4-byte partition hash and a 4-byte type id (FN-1)."""
 HASH_BYTES: Final = 4
 NO_HASH: Final = b"\0\0\0\0"
 ORDINARY_KEY: Final = NO_HASH + b"\xff\xff"

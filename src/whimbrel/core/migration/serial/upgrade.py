@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.jobs import Job
-from whimbrel.core.migration.control_loop import ControlLoop
 from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.recovery import Recovery, Settlement
 from whimbrel.core.model import MigrationInfo
@@ -34,12 +33,6 @@ class UpgradedRecovery(Recovery):
         if isinstance(self._keeper, UpgradedKeeper):
             raise_versions(self._keeper, self._keeper.floor)
         return settlement
-
-
-class UpgradedLoop(ControlLoop):
-    """The modern loop of a member that has been through the switch."""
-
-    recovery_kind = UpgradedRecovery
 
 
 def raise_versions(keeper: TableKeeper, floor: int) -> int:

@@ -18,14 +18,16 @@ from whimbrel.core.messages import (
     StampPublished,
     TablePublished,
 )
-from whimbrel.core.migration.control_loop import ControlLoop
+from whimbrel.core.migration.control_loop import LoopParts
 from whimbrel.core.migration.destination import DestinationSide
 from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.publication import Publisher, Subscriber
 from whimbrel.core.migration.serial.destination import SerialDestination
-from whimbrel.core.migration.serial.loop import SerialLoop
+from whimbrel.core.migration.serial.execution import SerialExecution
 from whimbrel.core.migration.serial.publication import SerialPublisher, SerialSubscriber
-from whimbrel.core.migration.serial.upgrade import UpgradedKeeper, UpgradedLoop
+from whimbrel.core.migration.serial.recovery import SerialRecovery
+from whimbrel.core.migration.serial.repair import SerialRepair
+from whimbrel.core.migration.serial.upgrade import UpgradedKeeper, UpgradedRecovery
 from whimbrel.core.migration.serial.versions import SerialKeeper
 
 
@@ -36,14 +38,22 @@ class Ways:
     keeper: type[TableKeeper]
     subscriber: type[Subscriber]
     destination: type[DestinationSide]
-    loop: type[ControlLoop]
+    loop: LoopParts
 
 
-MODERN = Ways(TableKeeper, Subscriber, DestinationSide, ControlLoop)
+MODERN = Ways(TableKeeper, Subscriber, DestinationSide, LoopParts())
 """A version for every partition, migrations in parallel, news instead of tables."""
-UPGRADED = Ways(UpgradedKeeper, Subscriber, DestinationSide, UpgradedLoop)
+UPGRADED = Ways(UpgradedKeeper, Subscriber, DestinationSide, LoopParts(recovery=UpgradedRecovery))
 """The same, on a member that was there at the switch."""
-SERIAL = Ways(SerialKeeper, SerialSubscriber, SerialDestination, SerialLoop)
+SERIAL = Ways(
+    SerialKeeper,
+    SerialSubscriber,
+    SerialDestination,
+    # Repair waits for what is under way: it changes the version that this names.
+    LoopParts(
+        SerialPublisher, SerialRecovery, SerialRepair, SerialExecution, repairs_meanwhile=False
+    ),
+)
 """One version for the table, one migration at a time, whole tables."""
 
 SERIAL_VERSION = "4.0"
