@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, member_id, quick_settings
 
+from whimbrel.serialization.data import to_data
 from whimbrel.serving import intake as intake_module
 from whimbrel.serving.outputs import ToClient
 from whimbrel.wire.codec import encode_request
 from whimbrel.wire.customs import FieldDescriptor, Schema
 from whimbrel.wire.frames import ANSWERS, AUTHENTICATED, FINAL, PRELUDE, frame
-from whimbrel.wire.serialization import to_data
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Compact records: schemas with their fingerprints, and one record to values and back.
 
 A Compact value is a Data of type -55 whose payload is the schema's id and the record; whoever
-has the schema can read any field (facts/client-protocol, section 7). The layout, from the
+has the schema can read any field. The layout, the same in every official client, from the
 record's data start: fixed-size fields ordered by size descending, then name; booleans packed
 into bits; variable-size values; after them one offset per variable-size field in name order.
 ``compact_columns`` does the same for whole columns.
@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from whimbrel.errors import SerializationError
-from whimbrel.wire import temporal
-from whimbrel.wire.customs import FieldDescriptor, Schema
-from whimbrel.wire.serialization import (
+from whimbrel.serialization import temporal
+from whimbrel.serialization.data import (
     COMPACT,
     DATA_HEADER_BYTES,
     Input,
@@ -202,18 +201,6 @@ class CompactSchema:
         for number, field in enumerate(booleans):
             field.position, field.bit = position + number // 8, number % 8
         return position + (len(booleans) + 7) // 8
-
-    def to_wire(self) -> Schema:
-        """The schema as it travels."""
-        fields = [FieldDescriptor(field.name, field.kind) for field in self.fields]
-        return Schema(self.type_name, fields)
-
-    @staticmethod
-    def from_wire(schema: Schema) -> CompactSchema:
-        """The schema that travelled; raises SerializationError like the constructor."""
-        return CompactSchema(
-            schema.type_name, [(field.field_name, field.kind) for field in schema.fields]
-        )
 
 
 def _name(field: CompactField) -> str:
