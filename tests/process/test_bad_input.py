@@ -23,6 +23,7 @@ from whimbrel.core import messages as m
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo
+from whimbrel.serialization.data import to_data
 from whimbrel.testing import LocalCluster, local_cluster
 from whimbrel.testing.cluster import LocalMember
 from whimbrel.testing.waiting import wait_until
@@ -36,7 +37,6 @@ from whimbrel.wire.frames import (
     UNFRAGMENTED,
     MessageSplitter,
 )
-from whimbrel.wire.serialization import to_data
 
 HANDSHAKE_S = 1
 PATIENCE_S = 15.0

@@ -15,8 +15,8 @@ from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 
 from whimbrel.core.invariants import check_member
 from whimbrel.core.stimuli import LeaveWanted
+from whimbrel.serialization.data import to_data
 from whimbrel.wire.hot import BACKUP_ACKS_AT
-from whimbrel.wire.serialization import to_data
 
 NAMES = ("b1 storm", "b2 storm")
 KEYS = 60

@@ -12,6 +12,8 @@ from tests.unit.wire_samples import Samples
 
 from whimbrel.core import messages
 from whimbrel.errors import GridError, ProtocolError, SerializationError
+from whimbrel.serialization.data import Json, Opaque, Uuid, to_data, to_object
+from whimbrel.serialization.temporal import Date, Time, Timestamp, ZonedTimestamp
 from whimbrel.wire import hot, links
 from whimbrel.wire.codec import decode_event, decode_request, decode_response, encode_request
 from whimbrel.wire.errors import decode_errors
@@ -25,8 +27,6 @@ from whimbrel.wire.frames import (
     parse_message,
 )
 from whimbrel.wire.protocol_table import SHAPES
-from whimbrel.wire.serialization import Json, Opaque, Uuid, to_data, to_object
-from whimbrel.wire.temporal import Date, Time, Timestamp, ZonedTimestamp
 
 NAMES = sorted(SHAPES)
 EXAMPLES = settings(max_examples=150, deadline=None, derandomize=True)

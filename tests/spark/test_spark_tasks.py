@@ -11,12 +11,12 @@ from pyspark.sql import types as st
 from pyspark.sql.datasource import EqualTo, GreaterThan, In
 
 from whimbrel.client.bulk import BulkClient
+from whimbrel.serialization.data_columns import encode_data
 from whimbrel.spark import reader as reading
 from whimbrel.spark import writer as writing
 from whimbrel.spark.columns import arrow_schema
 from whimbrel.spark.options import Options
 from whimbrel.testing import LocalCluster, local_cluster
-from whimbrel.wire.data_columns import encode_data
 
 SCHEMA = st.StructType(
     [st.StructField("id", st.LongType()), st.StructField("word", st.StringType())]

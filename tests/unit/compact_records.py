@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from whimbrel.errors import SerializationError
-from whimbrel.wire import temporal
-from whimbrel.wire.compact import (
+from whimbrel.serialization import temporal
+from whimbrel.serialization.compact import (
     NULLABLE_OF,
     NUMBERS,
     RECORD_AT,
@@ -20,7 +20,7 @@ from whimbrel.wire.compact import (
     Kind,
     schema_id_of,
 )
-from whimbrel.wire.serialization import COMPACT, Input, header, pack_decimal, pack_string
+from whimbrel.serialization.data import COMPACT, Input, header, pack_decimal, pack_string
 
 NULLABLE_NUMBERS = {NULLABLE_OF[kind]: packing for kind, packing in NUMBERS.items()}
 _INT = struct.Struct(">i")

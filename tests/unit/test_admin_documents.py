@@ -14,7 +14,7 @@ from tests.unit.engine_pump import Client, Pump, member_id, quick_settings
 from whimbrel.admin import documents as documents_module
 from whimbrel.admin.documents import ClusterDocuments, MemberUnknownError
 from whimbrel.errors import GridError, OperationError, UsageError
-from whimbrel.wire.serialization import to_data
+from whimbrel.serialization.data import to_data
 
 T = TypeVar("T")
 COUNT = 7

@@ -10,7 +10,7 @@ from tests.unit.engine_pump import Node, Pump, member_id, quick_settings
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import FragmentSent
 from whimbrel.core.model import ClusterState
-from whimbrel.wire.serialization import to_data
+from whimbrel.serialization.data import to_data
 
 
 def arriving(node: Node) -> str:

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 from tests.unit.wire_samples import frame
 
+from whimbrel.serialization.data import to_data
 from whimbrel.serving.session import UNREAD_BYTES_MAX
 from whimbrel.wire.codec import encode_request
 from whimbrel.wire.frames import (
@@ -29,7 +30,6 @@ from whimbrel.wire.frames import (
     UNFRAGMENTED,
 )
 from whimbrel.wire.protocol_table import SHAPES, message_type
-from whimbrel.wire.serialization import to_data
 
 KEY, VALUE = to_data("k"), to_data("v")
 

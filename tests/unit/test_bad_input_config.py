@@ -14,7 +14,7 @@ from whimbrel.config.settings import RuntimeSettings
 from whimbrel.errors import ConfigError
 from whimbrel.runtime.identity import open_identity
 from whimbrel.runtime.sockets import open_ports
-from whimbrel.wire.serialization import to_data
+from whimbrel.serialization.data import to_data
 
 SECRETS = ("password", "secret", "token", "credential", "certificate", "keystore")
 

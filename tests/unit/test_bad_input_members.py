@@ -21,6 +21,7 @@ from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, MigrationKind, Step
 from whimbrel.core.stimuli import Received
 from whimbrel.errors import ProtocolError
+from whimbrel.serialization.data import to_data
 from whimbrel.serving.calls import ANSWER_BYTES_MAX, CALL_BYTES_PER_MEMBER_MAX
 from whimbrel.serving.outputs import ToPeer
 from whimbrel.serving.vetting import CLOCK_MAX, vet
@@ -39,7 +40,6 @@ from whimbrel.wire.links import (
     decode_message,
     encode_message,
 )
-from whimbrel.wire.serialization import to_data
 
 STRANGER = member_id(77)
 PLACE = Address("127.0.0.1", 9)

@@ -19,9 +19,9 @@ from whimbrel.errors import (
     UnsupportedError,
     UsageError,
 )
+from whimbrel.serialization.compact import CompactSchema, Kind
+from whimbrel.serialization.data import to_data
 from whimbrel.wire import errors as codes
-from whimbrel.wire.compact import CompactSchema, Kind
-from whimbrel.wire.serialization import to_data
 
 ENTRIES = [(to_data(number), to_data(f"value {number}")) for number in range(500)]
 

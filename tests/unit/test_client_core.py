@@ -12,11 +12,11 @@ from whimbrel.errors import (
     RetryableError,
     SerializationError,
 )
+from whimbrel.serialization.data import to_data
 from whimbrel.wire.codec import decode_request, encode_event, encode_response
 from whimbrel.wire.customs import ClientMember, MemberVersion
 from whimbrel.wire.errors import RETRYABLE, encode_error
 from whimbrel.wire.frames import parse_message
-from whimbrel.wire.serialization import to_data
 
 A, B = b"a" * 16, b"b" * 16
 

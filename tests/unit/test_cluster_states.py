@@ -18,10 +18,10 @@ from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState
 from whimbrel.core.safety import Answer, unsafe_because
 from whimbrel.core.stimuli import Started
+from whimbrel.serialization.data import to_data
 from whimbrel.serving.passive import ALLOWED, REFUSED
 from whimbrel.wire.errors import ILLEGAL_STATE
 from whimbrel.wire.protocol_table import SHAPES, message_name
-from whimbrel.wire.serialization import to_data
 
 ACTIVE, NO_MIGRATION = ClusterState.ACTIVE, ClusterState.NO_MIGRATION
 FROZEN, PASSIVE = ClusterState.FROZEN, ClusterState.PASSIVE

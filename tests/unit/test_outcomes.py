@@ -13,6 +13,7 @@ from tests.unit.test_cluster_states import set_state
 
 from whimbrel.core.model import ClusterState
 from whimbrel.core.structures import map_service as map_module
+from whimbrel.serialization.data import to_data
 from whimbrel.serving import calls as calls_module
 from whimbrel.serving import parking as parking_module
 from whimbrel.serving import scatter as scatter_module
@@ -24,7 +25,6 @@ from whimbrel.wire import errors as codes
 from whimbrel.wire.codec import encode_request
 from whimbrel.wire.errors import ALWAYS_RETRIED
 from whimbrel.wire.frames import parse_message
-from whimbrel.wire.serialization import to_data
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTE = ROOT / "docs" / "design" / "0013-outcomes.md"

@@ -16,9 +16,9 @@ from tests.unit.test_serving_cluster import COUNT, get, key_of, owner, put
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import TablePublished
 from whimbrel.core.stimuli import TimerFired
+from whimbrel.serialization.data import to_data
 from whimbrel.wire import errors as codes
 from whimbrel.wire.links import BACKUPS, MESSAGE
-from whimbrel.wire.serialization import to_data
 
 Frame = tuple[Node, Any, int, Any]
 Held = Callable[[Node, Any, int, Any], bool]

@@ -7,8 +7,8 @@ from tests.unit.engine_pump import Error, Pump, quick_settings
 from tests.unit.test_serving_cluster import COUNT, get, key_of, owner, put
 
 from whimbrel.core.stimuli import TimerFired
+from whimbrel.serialization.data import to_data
 from whimbrel.wire import errors as codes
-from whimbrel.wire.serialization import to_data
 
 
 def formed(disabled: bool) -> Pump:

@@ -18,10 +18,10 @@ from whimbrel.core.stimuli import (
     LinkRestored,
     TimerFired,
 )
+from whimbrel.serialization.data import to_data
 from whimbrel.serving import parking as parking_module
 from whimbrel.serving import server as server_module
 from whimbrel.serving.calls import AGE_STEP_US, CALL_TIMEOUT_US
-from whimbrel.wire.serialization import to_data
 
 COUNT = 7
 

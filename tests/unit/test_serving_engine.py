@@ -9,12 +9,12 @@ import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, member_id, quick_settings
 from tests.unit.wire_samples import frame
 
+from whimbrel.serialization.data import to_data
 from whimbrel.serving import intake as intake_module
 from whimbrel.serving.outputs import ToClient
 from whimbrel.wire.codec import encode_request
 from whimbrel.wire.customs import FieldDescriptor, Schema
 from whimbrel.wire.frames import ANSWERS, AUTHENTICATED, FINAL, PRELUDE
-from whimbrel.wire.serialization import to_data
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from whimbrel.core.ids import namespace_of
 from whimbrel.core.model import ClusterState
 from whimbrel.core.settings import CoreSettings, MapSettings
 from whimbrel.errors import RetryableError
+from whimbrel.serialization.data import to_data
 from whimbrel.wire.errors import OPERATION_TIMEOUT, RETRYABLE
-from whimbrel.wire.serialization import to_data
 
 MAPS = (
     MapSettings("default"),

@@ -15,13 +15,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from whimbrel.client.values import dumps, loads
 from whimbrel.errors import SerializationError, UsageError
+from whimbrel.serialization.compact import CompactSchema
+from whimbrel.serialization.data import Json, to_data
 from whimbrel.spark import json_columns
 from whimbrel.spark.columns import Encoder, arrow_schema
 from whimbrel.spark.entries import decoder_for
 from whimbrel.spark.errors import ColumnError, OptionError, RowError
 from whimbrel.spark.options import parse_options
-from whimbrel.wire.compact import CompactSchema
-from whimbrel.wire.serialization import Json, to_data
 
 BASE = {"address": "127.0.0.1:5701", "map": "m"}
 SCHEMA = st.StructType(

@@ -8,8 +8,8 @@ from whimbrel.core import messages
 from whimbrel.core.ids import Address, MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, MigrationKind, Step, Verdict
 from whimbrel.errors import ProtocolError
+from whimbrel.serialization.uuids import uuid_bytes, uuid_text
 from whimbrel.wire import links
-from whimbrel.wire.uuids import uuid_bytes, uuid_text
 
 A = MemberInfo(MemberId("11111111-1111-1111-1111-111111111111"), Address("a", 5701), zone="z")
 B = MemberInfo(MemberId("22222222-2222-2222-2222-222222222222"), Address("b", 5702), lite=True)

@@ -25,9 +25,9 @@ from whimbrel.errors import (
     RetryableError,
     UsageError,
 )
-from whimbrel.wire.compact import CompactSchema
-from whimbrel.wire.customs import ClientMember
-from whimbrel.wire.uuids import uuid_text
+from whimbrel.serialization.compact import CompactSchema
+from whimbrel.serialization.uuids import uuid_text
+from whimbrel.wire.customs import ClientMember, Schema
 
 MAP_SERVICE = "hz:impl:mapService"
 CALLS_PER_LINK_MAX = 8
@@ -174,7 +174,7 @@ class BulkClient:
         deadline = time.monotonic() + self._timeout_s
         pause = REPEAT_FIRST_S
         while True:
-            told = self._one("Client.sendSchema", schema=schema.to_wire())["replicated_members"]
+            told = self._one("Client.sendSchema", schema=Schema.of(schema))["replicated_members"]
             self._links.poll(0)
             missing = [uuid for uuid in self._links.view.members if uuid not in told]
             if not missing:
@@ -188,7 +188,7 @@ class BulkClient:
     def fetch_schema(self, schema_id: int) -> CompactSchema | None:
         """A Compact schema that the cluster knows; None when it does not."""
         schema = self._one("Client.fetchSchema", schema_id=schema_id)["schema"]
-        return None if schema is None else CompactSchema.from_wire(schema)
+        return None if schema is None else schema.compact()
 
     # -- entries --------------------------------------------------------------------------
 

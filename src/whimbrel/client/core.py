@@ -13,13 +13,9 @@ import mmh3
 import msgspec
 
 from whimbrel.core.ids import Address
-from whimbrel.core.partition.hashing import (
-    DATA_HEADER_BYTES,
-    HASH_SEED,
-    partition_hash,
-    partition_of,
-)
+from whimbrel.core.partition.hashing import HASH_SEED, partition_hash, partition_of
 from whimbrel.errors import AuthenticationError, GridError, ProtocolError
+from whimbrel.serialization.data import DATA_HEADER_BYTES
 from whimbrel.wire.codec import decode_event, decode_response, encode_request
 from whimbrel.wire.customs import ClientMember
 from whimbrel.wire.errors import decode_errors, exception_of

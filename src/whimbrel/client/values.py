@@ -1,6 +1,6 @@
-"""Python's own calendar and uuid types to the values of the wire, and back.
+"""Python's own calendar and uuid types to the values that are serialised, and back.
 
-The wire imports neither ``datetime`` nor ``uuid``; programs on the outside want both.
+``serialization`` imports neither ``datetime`` nor ``uuid``; programs on the outside want both.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import uuid
 from typing import Any
 
 from whimbrel.errors import SerializationError
-from whimbrel.wire.serialization import Char, Json, Uuid, to_data, to_object
-from whimbrel.wire.temporal import Date, Time, Timestamp, ZonedTimestamp
+from whimbrel.serialization.data import Char, Json, Uuid, to_data, to_object
+from whimbrel.serialization.temporal import Date, Time, Timestamp, ZonedTimestamp
 
 _NANOS_PER_MICRO = 1_000
 
@@ -65,12 +65,12 @@ def from_wire(value: Any) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """A Python value as Data; see ``wire.serialization.to_data``."""
+    """A Python value as Data; see ``serialization.data.to_data``."""
     return to_data(to_wire(value))
 
 
 def loads(data: bytes) -> Any:
-    """A Data as Python value; see ``wire.serialization.to_object``."""
+    """A Data as Python value; see ``serialization.data.to_object``."""
     return from_wire(to_object(data))
 
 

@@ -13,15 +13,14 @@ import msgspec
 from whimbrel.core.ids import ClientId
 from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, backups_value
 from whimbrel.errors import GridError, ProtocolError, UsageError
+from whimbrel.serialization.uuids import NIL_UUID
 from whimbrel.serving.listeners import MAP_SERVICE, Listener
 from whimbrel.serving.session import Connection, Phase
 from whimbrel.wire.codec import decode_request, encode_response
-from whimbrel.wire.compact import CompactSchema
 from whimbrel.wire.customs import DistributedObjectInfo, FieldDescriptor, Schema
 from whimbrel.wire.frames import AUTHENTICATED, RawMessage
 from whimbrel.wire.hot import empty_response
 from whimbrel.wire.protocol_table import BY_TYPE, message_type
-from whimbrel.wire.uuids import NIL_UUID
 
 if TYPE_CHECKING:
     from whimbrel.serving.server import RunOnConnection, Server
@@ -282,7 +281,7 @@ class ClientHandlers:
         for schema in schemas:
             pairs = [(field.field_name, field.kind) for field in schema.fields]
             value = _encode_schema((schema.type_name, pairs))
-            facts.append((SCHEMA_KIND, str(CompactSchema.from_wire(schema).id), True, value))
+            facts.append((SCHEMA_KIND, str(schema.compact().id), True, value))
         return facts
 
     def _fetch_schema(self, connection: Connection, message: RawMessage) -> None:

@@ -21,9 +21,9 @@ from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import RegistryEntry
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.errors import OverloadedError, ProtocolError
+from whimbrel.serialization.uuids import uuid_bytes
 from whimbrel.serving.session import Connection
 from whimbrel.wire.codec import encode_event
-from whimbrel.wire.uuids import uuid_bytes
 
 if TYPE_CHECKING:
     from whimbrel.serving.server import Server

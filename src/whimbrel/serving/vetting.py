@@ -18,7 +18,7 @@ from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState, MemberInfo, MemberList, MigrationInfo
 from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, VALUE_BYTES_MAX
 from whimbrel.errors import ProtocolError
-from whimbrel.wire.uuids import uuid_bytes
+from whimbrel.serialization.uuids import uuid_bytes
 
 MEMBERS_MAX = 65_000
 """Members of one list; a table image numbers them with 16 bits."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.model import MemberInfo
+from whimbrel.serialization.uuids import uuid_bytes
 from whimbrel.serving.session import Connection
 from whimbrel.wire.codec import encode_event, encode_response
 from whimbrel.wire.customs import ClientMember, MemberVersion
-from whimbrel.wire.uuids import uuid_bytes
 
 if TYPE_CHECKING:
     from whimbrel.serving.server import Server

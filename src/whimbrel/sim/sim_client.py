@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from whimbrel.core.ids import Address, MemberId, Row
+from whimbrel.serialization.uuids import uuid_text
 from whimbrel.serving.scatter import GATHER_TIMEOUT_US
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.host import ClientConnection, Host
@@ -40,7 +41,6 @@ from whimbrel.wire.frames import (
     RawMessage,
 )
 from whimbrel.wire.protocol_table import SHAPES
-from whimbrel.wire.uuids import uuid_text
 
 if TYPE_CHECKING:
     from whimbrel.sim.world import World

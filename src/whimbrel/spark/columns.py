@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as st
 
+from whimbrel.serialization.compact import CompactSchema
+from whimbrel.serialization.compact_columns import encode_columns, schema_for
+from whimbrel.serialization.data_columns import encode_data
 from whimbrel.spark.errors import ColumnError, RowError, listed
 from whimbrel.spark.json_columns import encode_objects
 from whimbrel.spark.options import COMPACT, Options
-from whimbrel.wire.compact import CompactSchema
-from whimbrel.wire.compact_columns import encode_columns, schema_for
-from whimbrel.wire.data_columns import encode_data
 
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Longest value that is written; members refuse messages of 100 MiB."""

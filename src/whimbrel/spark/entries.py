@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from whimbrel.errors import SerializationError
+from whimbrel.serialization import arrow_bytes as ab
+from whimbrel.serialization.compact import RECORD_AT, CompactSchema
+from whimbrel.serialization.compact_columns import decode_columns
+from whimbrel.serialization.data import COMPACT, DATA_HEADER_BYTES, to_object, type_name
+from whimbrel.serialization.data_columns import decode_data
 from whimbrel.spark.columns import arrow_schema, key_index
 from whimbrel.spark.errors import ColumnError, OptionError, listed
 from whimbrel.spark.json_columns import decode_objects, is_json
 from whimbrel.spark.options import JSON, Options
-from whimbrel.wire import arrow_bytes as ab
-from whimbrel.wire.compact import RECORD_AT, CompactSchema
-from whimbrel.wire.compact_columns import decode_columns
-from whimbrel.wire.data_columns import decode_data
-from whimbrel.wire.serialization import COMPACT, DATA_HEADER_BYTES, to_object, type_name
 
 KEY: Final = "key"
 VALUE: Final = "value"

@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from whimbrel.errors import SerializationError
+from whimbrel.serialization import arrow_bytes as ab
+from whimbrel.serialization.data import DATA_HEADER_BYTES, JSON, Json, header, to_object
 from whimbrel.spark.errors import ColumnError
-from whimbrel.wire import arrow_bytes as ab
-from whimbrel.wire.serialization import DATA_HEADER_BYTES, JSON, Json, header, to_object
 
 TEXT_AT: Final = DATA_HEADER_BYTES + 4
 """Offset of the text in a Data: behind header and length."""

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, EqualTo, In, InputPartition
 
 from whimbrel.client.bulk import BulkClient
+from whimbrel.serialization.data_columns import encode_data
 from whimbrel.spark.columns import arrow_schema
 from whimbrel.spark.entries import KEY, PLAIN_ARROW, decoder_for
 from whimbrel.spark.options import Options
-from whimbrel.wire.data_columns import encode_data
 
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 4 * 1024 * 1024

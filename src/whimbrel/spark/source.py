@@ -14,15 +14,9 @@ from pyspark.sql.datasource import DataSource
 
 from whimbrel.client.bulk import BulkClient
 from whimbrel.errors import SerializationError, UsageError
-from whimbrel.spark.columns import Encoder
-from whimbrel.spark.entries import KEY, PARTITION, VALUE, decoder_for
-from whimbrel.spark.errors import ColumnError, OptionError
-from whimbrel.spark.options import JSON, Options, parse_options
-from whimbrel.spark.reader import PushingReader, Reader
-from whimbrel.spark.writer import Writer
-from whimbrel.wire.compact import CompactSchema, Kind, schema_id_of
-from whimbrel.wire.compact_columns import plain_kind
-from whimbrel.wire.serialization import (
+from whimbrel.serialization.compact import CompactSchema, Kind, schema_id_of
+from whimbrel.serialization.compact_columns import plain_kind
+from whimbrel.serialization.data import (
     BYTE,
     BYTE_ARRAY,
     INTEGER,
@@ -32,6 +26,12 @@ from whimbrel.wire.serialization import (
     type_name,
     type_of,
 )
+from whimbrel.spark.columns import Encoder
+from whimbrel.spark.entries import KEY, PARTITION, VALUE, decoder_for
+from whimbrel.spark.errors import ColumnError, OptionError
+from whimbrel.spark.options import JSON, Options, parse_options
+from whimbrel.spark.reader import PushingReader, Reader
+from whimbrel.spark.writer import Writer
 
 _PLAIN = {"string": "string", "int": "int", "long": "bigint", "double": "double"}
 _KEYS = {

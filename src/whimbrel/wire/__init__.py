@@ -1,1 +1,1 @@
-"""Bytes to meaning and back: member links, the client protocol, serialised values."""
+"""Messages to bytes and back: frames, the client protocol, member links."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.core.ids import Address
+from whimbrel.serialization.compact import CompactSchema
 from whimbrel.wire.protocol_table import Field, parse_fields
 
 
@@ -101,6 +102,20 @@ class Schema(msgspec.Struct, frozen=True):
 
     type_name: str
     fields: list[FieldDescriptor]
+
+    @staticmethod
+    def of(schema: CompactSchema) -> Schema:
+        """What travels of a schema."""
+        fields = [FieldDescriptor(field.name, field.kind) for field in schema.fields]
+        return Schema(schema.type_name, fields)
+
+    def compact(self) -> CompactSchema:
+        """The schema that travelled.
+
+        Raises:
+            SerializationError: It is none; see ``CompactSchema``.
+        """
+        return CompactSchema(self.type_name, [(each.field_name, each.kind) for each in self.fields])
 
 
 class MigrationState(msgspec.Struct, frozen=True):

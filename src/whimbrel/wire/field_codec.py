@@ -14,11 +14,12 @@ from functools import cache
 from typing import Any
 
 from whimbrel.errors import ProtocolError
+from whimbrel.serialization.data import DATA_HEADER_BYTES
+from whimbrel.serialization.uuids import NIL_UUID, uuid_bytes
 from whimbrel.wire.customs import CUSTOM_FIELDS
 from whimbrel.wire.frame_io import NOT_PLAIN, FrameReader, FrameWriter, frame_head
 from whimbrel.wire.frames import BEGIN, END, NULL
 from whimbrel.wire.protocol_table import FIXED_TYPES, Field
-from whimbrel.wire.uuids import NIL_UUID, uuid_bytes
 
 Fields = dict[str, Any]
 """Field name to value."""
@@ -49,8 +50,10 @@ def _write_bytes(out: FrameWriter, value: bytes) -> None:
 
 def _read_data(frames: FrameReader) -> bytes:
     content = frames.take()
-    if len(content) < 8:
-        raise ProtocolError(f"a Data has at least 8 bytes, this one {len(content)}")
+    if len(content) < DATA_HEADER_BYTES:
+        raise ProtocolError(
+            f"a Data has at least {DATA_HEADER_BYTES} bytes, this one {len(content)}"
+        )
     return content
 
 

@@ -11,6 +11,7 @@ import struct
 from typing import Final
 
 from whimbrel.errors import ProtocolError
+from whimbrel.serialization.data import DATA_HEADER_BYTES
 from whimbrel.wire.frames import (
     BACKUP_EVENT,
     BEGIN,
@@ -29,7 +30,6 @@ BACKUP_ACKS_AT: Final = 18
 """Offset, in a response's bytes, of the count of backup events that the client waits for."""
 
 _NOT_PLAIN = (BEGIN | END | NULL) >> 8
-_DATA_BYTES_MIN = 8
 _KEY_FIXED_BYTES = REQUEST_FIXED + 8
 _PUT_FIXED_BYTES = REQUEST_FIXED + 16
 _ONLY = UNFRAGMENTED | FINAL
@@ -54,7 +54,7 @@ def decode_key_request(buffer: bytes, frames: list[int]) -> tuple[bytes, bytes]:
         raise ProtocolError("a request for one key lacks its name or its key") from None
     if (
         (buffer[name - 1] | buffer[key - 1]) & _NOT_PLAIN
-        or key_end - key < _DATA_BYTES_MIN
+        or key_end - key < DATA_HEADER_BYTES
         or first_end - first < _KEY_FIXED_BYTES
     ):
         raise ProtocolError("a request for one key has a null or too short field")
@@ -73,8 +73,8 @@ def decode_put_request(buffer: bytes, frames: list[int]) -> tuple[bytes, bytes, 
         raise ProtocolError("a request to put lacks its name, key or value") from None
     if (
         (buffer[name - 1] | buffer[key - 1] | buffer[value - 1]) & _NOT_PLAIN
-        or key_end - key < _DATA_BYTES_MIN
-        or value_end - value < _DATA_BYTES_MIN
+        or key_end - key < DATA_HEADER_BYTES
+        or value_end - value < DATA_HEADER_BYTES
         or first_end - first < _PUT_FIXED_BYTES
     ):
         raise ProtocolError("a request to put has a null or too short field")

@@ -23,6 +23,7 @@ from whimbrel.core.messages import (
     ProbeRequested,
 )
 from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.serialization.uuids import UUID_BYTES, uuid_text
 
 DISCOVERY_TIMER = "membership.discovery"
 ROUNDS_TO_FOUND = 2
@@ -55,8 +56,7 @@ def new_cluster_id(ctx: Context) -> str:
     before it; so both clocks are part of it.
     """
     named = f"{ctx.id}:{ctx.started_us}:{ctx.wall_ms}"
-    digits = blake2b(named.encode(), digest_size=16).hexdigest()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return uuid_text(blake2b(named.encode(), digest_size=UUID_BYTES).digest())
 
 
 class Discovery:

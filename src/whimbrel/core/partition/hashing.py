@@ -15,9 +15,7 @@ import mmh3
 
 from whimbrel.core.ids import PartitionId
 from whimbrel.errors import SerializationError, UsageError
-
-DATA_HEADER_BYTES = 8
-"""Partition hash and serializer type id, 4 bytes each, in front of the payload."""
+from whimbrel.serialization.data import DATA_HEADER_BYTES
 
 HASH_SEED = 0x0100_0193
 VERSION_MAX = 0x7FFF_FFFF

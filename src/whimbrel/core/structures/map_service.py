@@ -20,7 +20,6 @@ from whimbrel.core.ids import Namespace, namespace_of
 from whimbrel.core.structures.counting_store import CountingMapStore
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import (
-    DATA_HEADER_BYTES,
     HASH_BYTES,
     ORDINARY_KEY,
     RECORD_BYTES,
@@ -33,6 +32,7 @@ from whimbrel.core.structures.record import (
     stored_key,
 )
 from whimbrel.errors import RetryableError, UsageError
+from whimbrel.serialization.data import DATA_HEADER_BYTES
 
 if TYPE_CHECKING:
     from whimbrel.core.replication.dataplane import DataPlane

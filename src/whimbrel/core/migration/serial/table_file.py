@@ -15,7 +15,8 @@ import msgspec
 from whimbrel.core.ids import EMPTY_ROW, PORT_MAX, REPLICA_SLOTS, Address, MemberId, PartitionId
 from whimbrel.core.model import RowState
 from whimbrel.core.partition.hashing import VERSION_MAX
-from whimbrel.errors import SerializationError
+from whimbrel.errors import ProtocolError, SerializationError
+from whimbrel.serialization.uuids import UUID_BYTES, uuid_bytes, uuid_text
 
 HOLE = -1
 PARTITIONS_MAX = 65_536
@@ -23,7 +24,6 @@ _HEAD = struct.Struct(">iii")
 _LENGTH = struct.Struct(">H")
 _PORT = struct.Struct(">i")
 _ROW = struct.Struct(f">{REPLICA_SLOTS}i")
-_UUID_BYTES = 16
 
 
 class LegacyTable(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class LegacyPartitionTableWriter:
                 parts.append(_ROW.pack(*slots))
         except KeyError as error:
             raise SerializationError(f"a row names {error}, who is no replica") from None
-        except (struct.error, ValueError) as error:
+        except (struct.error, ProtocolError) as error:
             raise SerializationError(f"the table does not fit its old format: {error}") from None
         return b"".join(parts)
 
@@ -107,7 +107,7 @@ class LegacyPartitionTableReader:
         (port,) = self._take(_PORT)
         if not 0 <= port <= PORT_MAX:
             raise self._error("a port is out of range")
-        member = _uuid_of(self._bytes(_UUID_BYTES))
+        member = MemberId(uuid_text(self._bytes(UUID_BYTES)))
         return Address(host, port), member
 
     def _row(self, members: list[MemberId]) -> tuple[MemberId | None, ...]:
@@ -134,15 +134,8 @@ class LegacyPartitionTableReader:
 
 
 def _uuid_bytes(member: MemberId) -> bytes:
-    """The 16 bytes of a uuid; raises ValueError when it is none."""
-    data = bytes.fromhex(member.replace("-", ""))
-    if _uuid_of(data) != member:
-        raise ValueError(f"{member!r} is no uuid in lower case")
+    """The 16 bytes of a uuid that is read back as it was; raises ProtocolError for others."""
+    data = uuid_bytes(member)
+    if uuid_text(data) != member:
+        raise ProtocolError(f"{member!r} is no uuid in lower case")
     return data
-
-
-def _uuid_of(data: bytes) -> MemberId:
-    """The 36 characters of 16 bytes."""
-    text = data.hex()
-    cuts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
-    return MemberId("-".join(cuts))

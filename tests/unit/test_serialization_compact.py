@@ -20,15 +20,21 @@ from tests.unit.wire_samples import schema_pair
 
 from whimbrel.client.values import from_wire, to_wire
 from whimbrel.errors import SerializationError
-from whimbrel.wire.compact import (
+from whimbrel.serialization.compact import (
     CompactSchema,
     Kind,
     fingerprint,
     schema_id_of,
 )
-from whimbrel.wire.compact_columns import decode_columns, encode_columns, kind_of, schema_for
-from whimbrel.wire.data_columns import decode_data, encode_data
-from whimbrel.wire.serialization import LONG, header, to_data
+from whimbrel.serialization.compact_columns import (
+    decode_columns,
+    encode_columns,
+    kind_of,
+    schema_for,
+)
+from whimbrel.serialization.data import LONG, header, to_data
+from whimbrel.serialization.data_columns import decode_data, encode_data
+from whimbrel.wire.customs import Schema
 
 UTC = dt.UTC
 
@@ -129,8 +135,8 @@ def test_fingerprints_are_those_of_the_official_client() -> None:
     """Goal: schema ids equal, for every kind a schema may have and for odd names."""
     for count in (0, 1, 9, 44, 80):
         ours, theirs = schema_pair(count)
-        assert CompactSchema.from_wire(ours).id == theirs.schema_id
-        assert CompactSchema.from_wire(ours).to_wire() == ours
+        assert ours.compact().id == theirs.schema_id
+        assert Schema.of(ours.compact()) == ours
     assert fingerprint(b"") == 0xC15D213AA4D7A795
 
 

@@ -1,10 +1,10 @@
 """Compact schemas with their fingerprints, and the layout of records that follows from them.
 
-A Compact value is a Data of type -55 whose payload is the schema's id and the record; whoever has
-the schema can read any field (FN-23). The layout, from the record's data start: fixed-size fields
-ordered by size descending, then name; booleans packed into bits; variable-size values; after them
-one offset per variable-size field in name order. ``compact_columns`` reads and writes whole columns
-of records.
+A Compact value is a Data of type -55 whose payload is the schema's id and the record; whoever
+has the schema can read any field. The layout, the same in every official client, from the
+record's data start: fixed-size fields ordered by size descending, then name; booleans packed
+into bits; variable-size values; after them one offset per variable-size field in name order.
+``compact_columns`` does the same for whole columns.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from whimbrel.errors import SerializationError
-from whimbrel.wire.customs import FieldDescriptor, Schema
-from whimbrel.wire.serialization import (
+from whimbrel.serialization.data import (
     COMPACT,
     DATA_HEADER_BYTES,
     type_of,
@@ -193,18 +192,6 @@ class CompactSchema:
         for number, field in enumerate(booleans):
             field.position, field.bit = position + number // 8, number % 8
         return position + (len(booleans) + 7) // 8
-
-    def to_wire(self) -> Schema:
-        """The schema as it travels."""
-        fields = [FieldDescriptor(field.name, field.kind) for field in self.fields]
-        return Schema(self.type_name, fields)
-
-    @staticmethod
-    def from_wire(schema: Schema) -> CompactSchema:
-        """The schema that travelled; raises SerializationError like the constructor."""
-        return CompactSchema(
-            schema.type_name, [(field.field_name, field.kind) for field in schema.fields]
-        )
 
 
 def _name(field: CompactField) -> str:

@@ -16,8 +16,8 @@ from hazelcast.serialization.service import SerializationServiceV1
 
 from whimbrel.client import values
 from whimbrel.errors import SerializationError
-from whimbrel.wire import serialization as ser
-from whimbrel.wire.temporal import Date, Time, Timestamp, ZonedTimestamp
+from whimbrel.serialization import data as ser
+from whimbrel.serialization.temporal import Date, Time, Timestamp, ZonedTimestamp
 
 
 def official(int_type: int = IntType.INT) -> SerializationServiceV1:

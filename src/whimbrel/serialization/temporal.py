@@ -1,6 +1,6 @@
 """Calendar values as they travel: dates, times and time stamps with nanoseconds.
 
-The wire knows no clock and no calendar arithmetic; these structs hold what the bytes say, print
+The core knows no clock and no calendar arithmetic; these structs hold what the bytes say, print
 in ISO 8601 and know their layouts. The Java types behind them reach further than Python's
 (years beyond 9999, nanoseconds), so nothing is lost here; ``client.values`` converts.
 """

@@ -1,8 +1,8 @@
 """Whole columns to Compact records and back, without a Python object per row.
 
-Needs numpy and pyarrow, so nothing else in ``wire`` imports this module. The layout is that of
-``compact``; a test holds them to the official client. Columns are Arrow arrays; records
-are an Arrow binary array of Data, one per row (FN-24).
+The layout is that of ``compact``; a test holds the two together, and both against the official
+client. Columns are Arrow arrays; records are an Arrow binary array of Data, one per row. Needs
+numpy and pyarrow: see ``arrow_bytes`` for who may import it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.errors import SerializationError
-from whimbrel.wire import arrow_bytes as ab
-from whimbrel.wire.arrow_bytes import Longs, Mask, Matrix
-from whimbrel.wire.compact import (
+from whimbrel.serialization import arrow_bytes as ab
+from whimbrel.serialization.arrow_bytes import Longs, Mask, Matrix
+from whimbrel.serialization.compact import (
     NULLABLE_OF,
     NUMBERS,
     RECORD_AT,
@@ -25,7 +25,7 @@ from whimbrel.wire.compact import (
     CompactSchema,
     Kind,
 )
-from whimbrel.wire.serialization import COMPACT, header
+from whimbrel.serialization.data import COMPACT, header
 
 DECIMAL_DEFAULT = pa.decimal128(38, 18)
 """What a decimal field is read as when the caller names no type."""

@@ -1,8 +1,8 @@
 """Columns of plain values as Data and back: the keys of a batch, without an object per row.
 
-Needs numpy and pyarrow, so nothing else in ``wire`` imports this module. Integers become bytes,
-shorts, integers or longs by their width, so that a key written from a 64-bit column is the same key
-that Java's ``Long`` and the official client's LONG make (FN-23).
+Integers become bytes, shorts, integers or longs by their width, so that a key written from a
+64-bit column is the same key that Java's ``Long`` and the official client's LONG make. Needs numpy
+and pyarrow: see ``arrow_bytes`` for who may import it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.errors import SerializationError
-from whimbrel.wire import arrow_bytes as ab
-from whimbrel.wire.serialization import (
+from whimbrel.serialization import arrow_bytes as ab
+from whimbrel.serialization.data import (
     BOOLEAN,
     BYTE,
     BYTE_ARRAY,

@@ -1,6 +1,6 @@
-"""Uuids as the wire knows them: 16 big-endian bytes, or the 36-character text.
+"""Uuids in both their forms: 16 big-endian bytes, or the 36-character text.
 
-The rooms above name members by text (``core.ids.MemberId``) and clients by 16 bytes
+The core names members by text (``core.ids.MemberId``) and clients by 16 bytes
 (``core.ids.ClientId``); this module knows how one becomes the other.
 """
 

@@ -1,7 +1,11 @@
 """Bytes of whole columns: byte matrices, binary arrays, calendar and decimal arithmetic.
 
-Needs numpy and pyarrow. A *matrix* is an array of bytes with one row per value; a *mask* has one
-boolean per value, True where the value is not null. Nothing here knows a protocol.
+A *matrix* is an array of bytes with one row per value; a *mask* has one boolean per value, True
+where the value is not null. Nothing here knows a protocol.
+
+Needs numpy and pyarrow, which a member is installed without. So this module, ``compact_columns``
+and ``data_columns`` stand beside the layouts that they share but are imported by ``spark`` alone;
+an import contract keeps the rooms of a member from them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Serialised values (Data) to Python values and back, for the types that need no class.
 
-A Data is 4 bytes of partition hash (0: not set), 4 bytes of type id, and a payload, all big-endian
-(FN-23). Members store Data without looking inside; this module serves operators, Spark and tests.
-Objects of other languages' own serialisers are never loaded: they stay opaque bytes with a name.
+A Data is 4 bytes of partition hash (0: not set), 4 bytes of type id, and a payload, all
+big-endian: the layout that every official client writes. A member stores Data without looking
+inside; operators, Spark and tests read the values. Objects of other languages' own serialisers
+are never loaded: they stay opaque bytes with a name.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any, Final
 import msgspec
 
 from whimbrel.errors import SerializationError
-from whimbrel.wire import temporal
-from whimbrel.wire.temporal import Date, Time, Timestamp, ZonedTimestamp
-from whimbrel.wire.uuids import UUID_BYTES, uuid_text
+from whimbrel.serialization import temporal
+from whimbrel.serialization.temporal import Date, Time, Timestamp, ZonedTimestamp
+from whimbrel.serialization.uuids import UUID_BYTES, uuid_text
 
 DATA_HEADER_BYTES: Final = 8
+"""Partition hash and type id, in front of the payload; no Data is shorter."""
 
 NULL: Final = 0
 PORTABLE: Final = -1
@@ -145,7 +147,9 @@ def type_of(data: bytes) -> int:
         SerializationError: It is shorter than its header.
     """
     if len(data) < DATA_HEADER_BYTES:
-        raise SerializationError(f"a Data has at least 8 bytes, this one {len(data)}")
+        raise SerializationError(
+            f"a Data has at least {DATA_HEADER_BYTES} bytes, this one {len(data)}"
+        )
     return int.from_bytes(data[4:8], "big", signed=True)
 
 

@@ -1,0 +1,1 @@
+"""Values to bytes and back: Data, Compact records, uuids. The core holds such bytes."""
