@@ -39,7 +39,7 @@ from whimbrel.serving.metrics import metrics_of
 from whimbrel.serving.outputs import BULK, CONTROL, Output, ToAddress, ToPeer
 from whimbrel.serving.questions import Questions
 from whimbrel.serving.server import Server
-from whimbrel.serving.vetting import vet
+from whimbrel.serving.validation import validate
 from whimbrel.wire.links import ACKS, BACKUPS, MESSAGE
 
 CLIENT_BACKLOG_BYTES_MAX = 64 * 1024 * 1024
@@ -90,7 +90,7 @@ class Engine:
                 the shell ends the connection it came by.
         """
         if isinstance(stimulus, Received):
-            vet(stimulus.message, self.member.ctx.settings.partition_count)
+            validate(stimulus.message, self.member.ctx.settings.partition_count)
         self.member.begin(now_us, wall_ms)
         self.member.apply(stimulus)
         self._carry_out_effects()
