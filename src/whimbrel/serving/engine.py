@@ -71,9 +71,11 @@ class Engine:
         self.maps = MapHandlers(self.server, self.clients)
         self.whole_maps = WholeMapHandlers(self.server)
         self.events = EventHandlers(self.server)
+        for handlers in (self.clients, self.maps, self.whole_maps, self.events):
+            self.server.operations.add(handlers.operations())
         self.member.migrations.tell_events(self.server.grid.take)
         self.questions = Questions(self.server)
-        Documents(self)
+        Documents(self.member, self.server.admission.protection, self.questions)
         self.member.on_question = self.questions.on_message
         self.member.on_view_changed = self._view_changed
         self.member.on_link_lost = self.server.link_lost

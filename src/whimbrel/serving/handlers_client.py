@@ -6,7 +6,6 @@ Knows what each of these requests means; routing and sessions are the server's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,17 +13,16 @@ from whimbrel.core.ids import ClientId
 from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, backups_value
 from whimbrel.errors import GridError, ProtocolError, UsageError
 from whimbrel.serving.listeners import MAP_SERVICE, Listener
+from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scope
+from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Phase
 from whimbrel.wire.codec import decode_request, encode_response
 from whimbrel.wire.compact import CompactSchema
 from whimbrel.wire.customs import DistributedObjectInfo, FieldDescriptor, Schema
 from whimbrel.wire.frames import AUTHENTICATED, RawMessage
 from whimbrel.wire.hot import empty_response
-from whimbrel.wire.protocol_table import BY_TYPE, message_type
+from whimbrel.wire.protocol_table import BY_TYPE
 from whimbrel.wire.uuids import NIL_UUID
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import RunOnConnection, Server
 
 PRODUCT_VERSION = "5.7.0"
 """Version told to clients; their test suites choose what to run by it."""
@@ -56,13 +54,16 @@ class ClientHandlers:
     """The client service of one member."""
 
     def __init__(self, server: Server) -> None:
-        """Register every request of the client service that is offered."""
+        """Greet clients from now on."""
         self._server = server
         self._ctx = server.ctx
         self._registry = server.member.registry
         self.statistics: dict[bytes, ClientStatistics] = {}
         server.intake.hello = self.hello
-        operations: dict[str, RunOnConnection] = {
+
+    def operations(self) -> list[Operation[RunOnConnection]]:
+        """Every request of the client service that is offered; most touch no data."""
+        neutral: dict[str, RunOnConnection] = {
             "authentication": self._authenticate_again,
             "authenticationCustom": self._authenticate_again,
             "ping": self._ping,
@@ -72,7 +73,6 @@ class ClientHandlers:
             "localBackupListener": self._add_backup_listener,
             "createProxy": self._create_proxy,
             "createProxies": self._create_proxies,
-            "destroyProxy": self._destroy_proxy,
             "getDistributedObjects": self._get_distributed_objects,
             "addDistributedObjectListener": self._add_object_listener,
             "removeDistributedObjectListener": self._remove_listener,
@@ -81,8 +81,13 @@ class ClientHandlers:
             "fetchSchema": self._fetch_schema,
             "sendAllSchemas": self._send_all_schemas,
         }
-        for name, run in operations.items():
-            server.connection_operations[message_type(f"Client.{name}")] = run
+        here = Scope.CONNECTION
+        rows = [
+            Operation(f"Client.{name}", "", here, Effect.NEUTRAL, run)
+            for name, run in neutral.items()
+        ]
+        destroy = self._destroy_proxy
+        return [*rows, Operation("Client.destroyProxy", MAP_KIND, here, Effect.WRITE, destroy)]
 
     # -- authentication -------------------------------------------------------------------
 

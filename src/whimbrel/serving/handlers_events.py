@@ -6,36 +6,37 @@ master; a smart client registers with every member and so hears each event once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from whimbrel.core.registry import MAP_KIND
 from whimbrel.serving.grid_events import ADD_LOST, ADD_MAP_LOST, ADD_MIGRATION
 from whimbrel.serving.handlers_client import answer, check_name
 from whimbrel.serving.listeners import GRID, Listener
+from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scope
+from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection
 from whimbrel.wire.codec import decode_request
 from whimbrel.wire.frames import RawMessage
-from whimbrel.wire.protocol_table import message_type
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
-
-REMOVALS = (
-    "Client.removeMigrationListener",
-    "Client.removePartitionLostListener",
-    "Map.removePartitionLostListener",
-)
 
 
 class EventHandlers:
     """Registering and ending listeners of the cluster's events."""
 
     def __init__(self, server: Server) -> None:
-        """Register the requests."""
         self._server = server
-        for name in (ADD_MIGRATION, ADD_LOST, ADD_MAP_LOST):
-            server.connection_operations[message_type(name)] = self._add
-        for name in REMOVALS:
-            server.connection_operations[message_type(name)] = self._remove
+
+    def operations(self) -> list[Operation[RunOnConnection]]:
+        """The requests that add or remove a listener."""
+        requests: tuple[tuple[str, str, RunOnConnection], ...] = (
+            (ADD_MIGRATION, "", self._add),
+            (ADD_LOST, "", self._add),
+            (ADD_MAP_LOST, MAP_KIND, self._add),
+            ("Client.removeMigrationListener", "", self._remove),
+            ("Client.removePartitionLostListener", "", self._remove),
+            ("Map.removePartitionLostListener", MAP_KIND, self._remove),
+        )
+        return [
+            Operation(name, kind, Scope.CONNECTION, Effect.NEUTRAL, run)
+            for name, kind, run in requests
+        ]
 
     def _add(self, connection: Connection, message: RawMessage) -> None:
         name, fields = decode_request(message)

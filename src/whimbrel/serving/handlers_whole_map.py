@@ -7,73 +7,87 @@ asked. Events about a whole map (cleared, evicted) arise where the call was aske
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from whimbrel.core.ids import PartitionId
+from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.errors import OverloadedError
 from whimbrel.serving.handlers_client import answer, check_name
 from whimbrel.serving.listeners import CLEAR_ALL, EVICT_ALL, Listener, MapEvent
-from whimbrel.serving.scatter import Gather, Share
+from whimbrel.serving.operations import Effect, Operation, RunOnConnection, RunShare, Scope, Share
+from whimbrel.serving.scatter import Gather
+from whimbrel.serving.server import Server
 from whimbrel.serving.session import IN_FLIGHT_MAX, Connection
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire.codec import decode_request
 from whimbrel.wire.frames import RawMessage
 from whimbrel.wire.hot import empty_response, int_response
-from whimbrel.wire.protocol_table import message_type
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
 
 INT_MAX = 2**31 - 1
+
+Make = Callable[[RawMessage, str, Gather], bytes]
+"""Makes a response: (request, name of the map, what was gathered)."""
 
 
 class WholeMapHandlers:
     """The map service's requests to whole maps, as clients see them."""
 
     def __init__(self, server: Server) -> None:
-        """Register every request to a whole map that is offered."""
+        """Nothing is asked yet."""
         self._server = server
         self._maps = server.maps
         self._dataplane = server.dataplane
-        self._register_whole_map()
-        for method, run in (
-            ("addEntryListener", self._add_listener),
-            ("addEntryListenerToKey", self._add_listener),
-            ("removeEntryListener", self._remove_listener),
-            ("flush", self._flush),
-        ):
-            server.connection_operations[message_type(f"Map.{method}")] = run
 
-    def _register_whole_map(self) -> None:
-        scatter = self._server.scatter
-        scatter.executors.update(
-            {
-                "size": self._share_size,
-                "contains_value": self._share_contains,
-                "keys": self._share_keys,
-                "values": self._share_values,
-                "entries": self._share_entries,
-                "clear": self._share_clear,
-                "evict_all": self._share_evict_all,
-            }
+    def operations(self) -> list[Operation[Any]]:
+        """Every request to a whole map that is offered, and the shares of members."""
+        shares: tuple[tuple[str, Effect, RunShare], ...] = (
+            ("size", Effect.READ, self._share_size),
+            ("contains_value", Effect.READ, self._share_contains),
+            ("keys", Effect.READ, self._share_keys),
+            ("values", Effect.READ, self._share_values),
+            ("entries", Effect.READ, self._share_entries),
+            ("clear", Effect.WRITE, self._share_clear),
+            ("evict_all", Effect.WRITE, self._share_evict_all),
         )
-        calls: tuple[tuple[str, str, Callable[[RawMessage, str, Gather], bytes]], ...] = (
-            ("size", "size", _size_answer),
-            ("isEmpty", "size", lambda m, _, g: answer(m, response=g.count == 0)),
-            ("containsValue", "contains_value", lambda m, _, g: answer(m, response=g.count > 0)),
-            ("keySet", "keys", lambda m, _, g: answer(m, response=g.items)),
-            ("values", "values", lambda m, _, g: answer(m, response=g.items)),
-            ("entrySet", "entries", lambda m, _, g: answer(m, response=_pairs(g.items))),
-            ("clear", "clear", self._cleared),
-            ("evictAll", "evict_all", self._evicted),
+        calls: tuple[tuple[str, Effect, str, Make], ...] = (
+            ("size", Effect.READ, "size", _size_answer),
+            ("isEmpty", Effect.READ, "size", lambda m, _, g: answer(m, response=g.count == 0)),
+            (
+                "containsValue",
+                Effect.READ,
+                "contains_value",
+                lambda m, _, g: answer(m, response=g.count > 0),
+            ),
+            ("keySet", Effect.READ, "keys", lambda m, _, g: answer(m, response=g.items)),
+            ("values", Effect.READ, "values", lambda m, _, g: answer(m, response=g.items)),
+            (
+                "entrySet",
+                Effect.READ,
+                "entries",
+                lambda m, _, g: answer(m, response=_pairs(g.items)),
+            ),
+            ("clear", Effect.WRITE, "clear", self._cleared),
+            ("evictAll", Effect.WRITE, "evict_all", self._evicted),
         )
-        for method, operation, make in calls:
-            self._add_whole_map(method, operation, make)
+        here: tuple[tuple[str, Effect, RunOnConnection], ...] = (
+            ("addEntryListener", Effect.NEUTRAL, self._add_listener),
+            ("addEntryListenerToKey", Effect.NEUTRAL, self._add_listener),
+            ("removeEntryListener", Effect.NEUTRAL, self._remove_listener),
+            ("flush", Effect.WRITE, self._flush),
+        )
+        rows: list[Operation[Any]] = []
+        for name, effect, share in shares:
+            rows.append(Operation(name, MAP_KIND, Scope.SHARE, effect, share))
+        for name, effect, share_name, make in calls:
+            run = self._asking(share_name, make)
+            rows.append(Operation(f"Map.{name}", MAP_KIND, Scope.ALL_PARTITIONS, effect, run))
+        for name, effect, run in here:
+            rows.append(Operation(f"Map.{name}", MAP_KIND, Scope.CONNECTION, effect, run))
+        return rows
 
-    def _add_whole_map(
-        self, method: str, operation: str, make: Callable[[RawMessage, str, Gather], bytes]
-    ) -> None:
+    def _asking(self, share: str, make: Make) -> RunOnConnection:
+        """A request that asks all primaries for this share and makes its response of the sum."""
         server = self._server
 
         def run(connection: Connection, message: RawMessage) -> None:
@@ -92,12 +106,12 @@ class WholeMapHandlers:
 
             connection.in_flight += 1
             try:
-                server.scatter.gather(operation, name, fields.get("value", b""), finished)
+                server.scatter.gather(share, name, fields.get("value", b""), finished)
             except OverloadedError:
                 connection.in_flight -= 1
                 raise
 
-        self._server.connection_operations[message_type(f"Map.{method}")] = run
+        return run
 
     def _share_size(
         self, name: str, _: bytes, pids: Sequence[PartitionId], done: Callable[[Share], None]
