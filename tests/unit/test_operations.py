@@ -15,7 +15,7 @@ from whimbrel.wire.protocol_table import SHAPES
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 HEAD = [
     "| operation | structure | where it runs | effect | may run twice |",
-    "|---|---|---|---|---|",
+    "| --- | --- | --- | --- | --- |",
 ]
 
 

@@ -307,6 +307,11 @@ class Calls:
                 return call
         return None
 
+    def owes_much(self, peer: MemberId) -> bool:
+        """Whether a caller has large answers that it has not confirmed."""
+        incoming = self._incoming.get(peer)
+        return incoming is not None and incoming.bytes > ANSWER_BYTES_MAX
+
     def held_count(self) -> int:
         """Calls that wait until their callers have confirmed answers."""
         return sum(len(incoming.held) for incoming in self._incoming.values())

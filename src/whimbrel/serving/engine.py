@@ -29,7 +29,8 @@ from whimbrel.core.messages import DATA_CHANNEL, RegistryEntry
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.stimuli import Received, Stimulus
+from whimbrel.core.stimuli import Received, Stimulus, TimerFired
+from whimbrel.serving import shares
 from whimbrel.serving.documents import Documents
 from whimbrel.serving.handlers_client import ClientHandlers
 from whimbrel.serving.handlers_events import EventHandlers
@@ -94,7 +95,11 @@ class Engine:
         if isinstance(stimulus, Received):
             validate(stimulus.message, self.member.ctx.settings.partition_count)
         self.member.begin(now_us, wall_ms)
-        self.member.apply(stimulus)
+        if isinstance(stimulus, TimerFired) and stimulus.key == shares.TIMER:
+            if self._ctx.take_timer(stimulus.key, stimulus.generation):
+                self.server.shares.go_on()
+        else:
+            self.member.apply(stimulus)
         self._carry_out_effects()
 
     def want_role(self, lite: bool, then: Then, now_us: int, wall_ms: int) -> None:

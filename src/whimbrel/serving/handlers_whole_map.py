@@ -7,11 +7,12 @@ asked. Events about a whole map (cleared, evicted) arise where the call was aske
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
-from whimbrel.core.ids import PartitionId
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.replication.fragments import PartitionReplica
+from whimbrel.core.structures.map_store import MapStore
 from whimbrel.errors import OverloadedError
 from whimbrel.serving.handlers_client import answer, check_name
 from whimbrel.serving.listeners import CLEAR_ALL, EVICT_ALL, Listener, MapEvent
@@ -41,14 +42,15 @@ class WholeMapHandlers:
 
     def operations(self) -> list[Operation[Any]]:
         """Every request to a whole map that is offered, and the shares of members."""
+        maps = self._maps
         shares: tuple[tuple[str, Effect, RunShare], ...] = (
             ("size", Effect.READ, self._share_size),
             ("contains_value", Effect.READ, self._share_contains),
-            ("keys", Effect.READ, self._share_keys),
-            ("values", Effect.READ, self._share_values),
-            ("entries", Effect.READ, self._share_entries),
-            ("clear", Effect.WRITE, self._share_clear),
-            ("evict_all", Effect.WRITE, self._share_evict_all),
+            ("keys", Effect.READ, _items(maps.key_set)),
+            ("values", Effect.READ, _items(maps.values)),
+            ("entries", Effect.READ, _items(lambda p, n: list(chain(*maps.entries(p, n))))),
+            ("clear", Effect.WRITE, self._share_clear(maps.clear)),
+            ("evict_all", Effect.WRITE, self._share_clear(maps.evict_all)),
         )
         calls: tuple[tuple[str, Effect, str, Make], ...] = (
             ("size", Effect.READ, "size", _size_answer),
@@ -114,81 +116,43 @@ class WholeMapHandlers:
         return run
 
     def _share_size(
-        self, name: str, _: bytes, pids: Sequence[PartitionId], done: Callable[[Share], None]
-    ) -> None:
-        done(Share(list(pids), self._maps.size(self._replicas(pids), name)))
+        self, share: Share, partition: PartitionReplica, name: str, _: bytes, __: WriteGroup
+    ) -> int:
+        share.count += self._maps.size((partition,), name)
+        fragment = partition.maps.get(name)
+        return 0 if fragment is None else len(cast("MapStore", fragment.store).timings)
 
     def _share_contains(
-        self, name: str, value: bytes, pids: Sequence[PartitionId], done: Callable[[Share], None]
-    ) -> None:
-        found = self._maps.contains_value(self._replicas(pids), name, value)
-        done(Share(list(pids), int(found)))
+        self, share: Share, partition: PartitionReplica, name: str, value: bytes, _: WriteGroup
+    ) -> int:
+        if share.count or name not in partition.maps:
+            return 0
+        share.count = int(self._maps.contains_value((partition,), name, value))
+        return len(partition.maps[name].store)
 
-    def _share_keys(
-        self, name: str, _: bytes, pids: Sequence[PartitionId], done: Callable[[Share], None]
-    ) -> None:
-        done(Share(list(pids), 0, self._maps.key_set(self._replicas(pids), name)))
-
-    def _share_values(
-        self, name: str, _: bytes, pids: Sequence[PartitionId], done: Callable[[Share], None]
-    ) -> None:
-        done(Share(list(pids), 0, self._maps.values(self._replicas(pids), name)))
-
-    def _share_entries(
-        self, name: str, _: bytes, pids: Sequence[PartitionId], done: Callable[[Share], None]
-    ) -> None:
-        items: list[bytes] = []
-        for pair in self._maps.entries(self._replicas(pids), name):
-            items += pair
-        done(Share(list(pids), 0, items))
-
-    def _share_clear(
-        self, name: str, _: bytes, pids: Sequence[PartitionId], done: Callable[[Share], None]
-    ) -> None:
-        self._write_share(self._maps.clear, name, pids, done)
-
-    def _share_evict_all(
-        self, name: str, _: bytes, pids: Sequence[PartitionId], done: Callable[[Share], None]
-    ) -> None:
-        self._write_share(self._maps.evict_all, name, pids, done)
-
-    def _replicas(self, pids: Sequence[PartitionId]) -> list[PartitionReplica]:
-        partitions = self._dataplane.partitions
-        return [partitions[pid] for pid in pids]
-
-    def _write_share(
-        self,
-        write: Callable[[PartitionReplica, str], int],
-        name: str,
-        pids: Sequence[PartitionId],
-        done: Callable[[Share], None],
-    ) -> None:
-        """Write to our partitions that may be written; covered are those whose backups have it.
-
-        Those that cannot be written now, with too few backups or of which one cannot keep up,
-        are asked for again: an error here would be told of a call that others have carried out.
+    def _share_clear(self, clear: Callable[[PartitionReplica, str], int]) -> RunShare:
+        """Write to a partition; one with too few backups, or of which one cannot keep up, is asked
+        for again: an error here would be told of a call that others have carried out.
         """
-        share = Share([], has_acted=False)
-        admits = self._dataplane.shortage.admits
+        dataplane = self._dataplane
 
-        def finished(failed: dict[int, str]) -> None:
-            share.partitions = [pid for pid in share.partitions if pid not in failed]
-            done(share)
-
-        group = WriteGroup(finished)
-        for replica in self._replicas(pids):
-            if not (replica.writable and admits(replica, name)):
-                continue
-            reply = self._dataplane.reply = group.reply()
+        def run(
+            share: Share, partition: PartitionReplica, name: str, _: bytes, group: WriteGroup
+        ) -> int | None:
+            if not dataplane.shortage.admits(partition, name):
+                return None
+            reply = dataplane.reply = group.reply()
             try:
-                share.count += write(replica, name)
+                count = clear(partition, name)
             except OverloadedError:
-                continue
-            share.partitions.append(replica.pid)
+                return None
+            finally:
+                dataplane.reply = None
+            share.count += count
             group.expect(reply)
-        self._dataplane.reply = None
-        share.has_acted = share.count > 0
-        group.close()
+            return count
+
+        return run
 
     def _cleared(self, message: RawMessage, name: str, gather: Gather) -> bytes:
         self._publish_whole(name, CLEAR_ALL, gather.count)
@@ -236,6 +200,17 @@ class WholeMapHandlers:
 
 def _size_answer(message: RawMessage, _: str, gather: Gather) -> bytes:
     return int_response(message[4], message[5], 0, min(gather.count, INT_MAX))
+
+
+def _items(read: Callable[[Sequence[PartitionReplica], str], list[bytes]]) -> RunShare:
+    """A share that hands over what it finds."""
+
+    def run(share: Share, partition: PartitionReplica, name: str, _: bytes, __: WriteGroup) -> int:
+        found = read((partition,), name)
+        share.items += found
+        return len(found)
+
+    return run
 
 
 def _pairs(items: list[bytes]) -> list[tuple[bytes, bytes]]:

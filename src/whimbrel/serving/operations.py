@@ -8,15 +8,15 @@ operation is offered by writing its row, and a row that does not say its effect 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from whimbrel.core.check import check
-from whimbrel.core.ids import PartitionId
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.session import Connection, Origin
+from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire import errors as codes
 from whimbrel.wire.frames import RawMessage
 from whimbrel.wire.protocol_table import SHAPES, message_type
@@ -41,8 +41,9 @@ class Share(msgspec.Struct, array_like=True):
 
 RunInPartition = Callable[[Origin, PartitionReplica, RawMessage], None]
 RunOnConnection = Callable[[Connection, RawMessage], None]
-RunShare = Callable[[str, bytes, Sequence[PartitionId], Callable[[Share], None]], None]
-"""Runs one member's share: (name of the structure, argument, own partitions, done)."""
+RunShare = Callable[[Share, PartitionReplica, str, bytes, WriteGroup], int | None]
+"""Adds one partition of ours to a share: (share, partition, name of the structure, argument, writes
+that wait for backups). Returns how many entries it looked at; None when it cannot be done now."""
 
 
 class Scope(enum.Enum):

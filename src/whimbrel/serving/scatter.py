@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.errors import GridError, OverloadedError, ProtocolError
-from whimbrel.serving.admission import Admission
+from whimbrel.errors import OverloadedError, ProtocolError
 from whimbrel.serving.calls import Call
 from whimbrel.serving.hub import Hub
 from whimbrel.serving.operations import Operation, Operations, RunShare, Share
+from whimbrel.serving.shares import Shares
 from whimbrel.wire import errors as codes
 from whimbrel.wire.links import SCATTER, SCATTER_REPLY
 
@@ -130,10 +130,10 @@ class _Telling:
 class Scatter:
     """Whole-map calls of one member, asking and answering."""
 
-    def __init__(self, hub: Hub, operations: Operations, admission: Admission) -> None:
+    def __init__(self, hub: Hub, operations: Operations, shares: Shares) -> None:
         self._hub = hub
         self._operations = operations.shares
-        self._admission = admission
+        self._shares = shares
         self.notes: dict[str, Callable[[MemberId, bytes], None]] = {}
         """Takers of notes by name."""
         self._gathers: list[Gather] = []
@@ -180,8 +180,8 @@ class Scatter:
                 del gather.missing[pid]
             gather.out += 1
             asking = _Asking(gather, list(mine))
-            self._execute(
-                gather.operation.name, gather.name, gather.argument, mine, self._taker(asking)
+            self._shares.execute(
+                None, gather.operation.name, gather.name, gather.argument, mine, self._taker(asking)
             )
 
     def _ask_member(self, gather: Gather, member: MemberId, pids: list[int]) -> None:
@@ -346,30 +346,5 @@ class Scatter:
             answer(Share([]))
             return
         count = self._hub.ctx.settings.partition_count
-        partition = self._hub.dataplane.partition
-        mine = [
-            PartitionId(pid)
-            for pid in asked.partitions
-            if 0 <= pid < count and partition(PartitionId(pid)).readable
-        ]
-        self._execute(asked.operation, asked.name, asked.argument, mine, answer)
-
-    def _execute(
-        self,
-        operation: str,
-        name: str,
-        argument: bytes,
-        partitions: Sequence[PartitionId],
-        done: Callable[[Share], None],
-    ) -> None:
-        row = self._operations.get(operation)
-        if row is None:
-            unknown = f"this member does not know the whole-map call {operation!r}"
-            done(Share([], error=unknown, has_acted=False))
-            return
-        try:
-            if row.is_guarded:
-                self._admission.admit_named(row, name.encode())
-            row.run(name, argument, partitions, done)
-        except GridError as error:  # refused as a whole; a write says partition by partition else
-            done(Share([], error=str(error), code=codes.code_of(error), has_acted=False))
+        pids = [PartitionId(pid) for pid in asked.partitions if 0 <= pid < count]
+        self._shares.execute(sender, asked.operation, asked.name, asked.argument, pids, answer)

@@ -48,6 +48,7 @@ from whimbrel.serving.session import (
     Origin,
     Request,
 )
+from whimbrel.serving.shares import Shares
 from whimbrel.serving.views import Views
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire import errors as codes
@@ -89,7 +90,8 @@ class Server(Hub):
         self.absences = Absences(self.ctx)
         self.parking = ParkingLot(self.ctx.settings.backup_timeout_us)
         self.forwarding = Forwarding(self, self.operations, self.parking)
-        self.scatter = Scatter(self, self.operations, self.admission)
+        self.shares = Shares(self, self.operations, self.admission)
+        self.scatter = Scatter(self, self.operations, self.shares)
         self.listeners = Listeners(self, self.scatter)
         self.grid = GridEvents(self, self.listeners)
         self.views = Views(self)
@@ -304,6 +306,7 @@ class Server(Hub):
                     f"partition {request.partition} could not serve in time",
                 )
         self._run_parked(self.parking.partitions(self._can_go_on))
+        self.shares.begin()
         self.scatter.ask_again()
         for call in self.calls.take_overdue(self.ctx.now_us):
             self.tally("calls_overdue")
