@@ -79,8 +79,8 @@ class Engine:
         Documents(self.member, self.server.admission.protection, self.questions)
         self.member.on_question = self.questions.on_message
         self.member.on_view_changed = self._view_changed
-        self.member.on_link_lost = self.server.link_lost
-        self.member.on_link_restored = self.server.link_restored
+        self.member.on_link_lost = self.server.calls.link_lost
+        self.member.on_link_restored = self.server.calls.link_restored
         self.member.on_registry_changed = self._registry_changed
 
     # -- in -------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from whimbrel.core.ids import PartitionId
 from whimbrel.core.model import MemberList, members_came, members_left
 from whimbrel.core.registry import MAP_KIND, backups_of
 from whimbrel.errors import ProtocolError
-from whimbrel.serving.hub import Hub
+from whimbrel.serving.hub import NOTIFY_GRID, Hub
 from whimbrel.serving.listeners import GRID, Listener, Listeners
 from whimbrel.serving.outputs import EventsTold
 from whimbrel.serving.views import with_correlation
@@ -116,7 +116,7 @@ class GridEvents:
                 for start in range(0, len(events), EVENTS_PER_FRAME):
                     body = _encode_batch(events[start : start + EVENTS_PER_FRAME])
                     for member in members:
-                        self._hub.notify_grid(member, body)
+                        self._hub.notify(member, NOTIFY_GRID, body)
         if self.for_shell:
             told, self.for_shell = tuple(self.for_shell), []
             self._hub.outputs.append(EventsTold(told))

@@ -6,13 +6,14 @@ Knows what each of these requests means; routing and sessions are the server's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
 from whimbrel.core.ids import ClientId
 from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, backups_value
 from whimbrel.errors import GridError, ProtocolError, UsageError
-from whimbrel.serving.listeners import MAP_SERVICE, Listener
+from whimbrel.serving.listeners import MAP_SERVICE
 from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scope
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Phase
@@ -74,8 +75,6 @@ class ClientHandlers:
             "createProxy": self._create_proxy,
             "createProxies": self._create_proxies,
             "getDistributedObjects": self._get_distributed_objects,
-            "addDistributedObjectListener": self._add_object_listener,
-            "removeDistributedObjectListener": self._remove_listener,
             "statistics": self._statistics,
             "sendSchema": self._send_schema,
             "fetchSchema": self._fetch_schema,
@@ -251,18 +250,6 @@ class ClientHandlers:
         ]
         self._answer(connection, message, response=found)
 
-    def _add_object_listener(self, connection: Connection, message: RawMessage) -> None:
-        name, fields = decode_request(message)
-        listener = Listener(connection, message[5], name, "")
-        listener.local_only = fields["local_only"]
-        registration = self._server.listeners.add_object_listener(listener)
-        self._answer(connection, message, response=registration)
-
-    def _remove_listener(self, connection: Connection, message: RawMessage) -> None:
-        _, fields = decode_request(message)
-        removed = self._server.listeners.remove(fields["registration_id"])
-        self._answer(connection, message, response=removed)
-
     # -- Compact schemas ------------------------------------------------------------------
 
     def _send_schema(self, connection: Connection, message: RawMessage) -> None:
@@ -328,14 +315,12 @@ class ClientHandlers:
                     self._server.deliver(token.connection, token.response())
 
 
+@dataclass(slots=True, eq=False)
 class _Announced:
     """Whom to answer, and how, when an announcement is done."""
 
-    __slots__ = ("connection", "response")
-
-    def __init__(self, connection: Connection, response: Callable[[], bytes]) -> None:
-        self.connection = connection
-        self.response = response
+    connection: Connection
+    response: Callable[[], bytes]
 
 
 def answer(message: RawMessage, **fields: object) -> bytes:

@@ -1,4 +1,4 @@
-"""Requests to maps as a whole: size, key sets, clear and their like by scatter; entry listeners.
+"""Requests to maps as a whole: size, key sets, clear and their like by scatter.
 
 Knows how the shares of a whole-map call are made on the members and put together where it was
 asked. Events about a whole map (cleared, evicted) arise where the call was asked, once.
@@ -15,7 +15,7 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.errors import OverloadedError
 from whimbrel.serving.handlers_client import answer, check_name
-from whimbrel.serving.listeners import CLEAR_ALL, EVICT_ALL, Listener, MapEvent
+from whimbrel.serving.listeners import CLEAR_ALL, EVICT_ALL, MapEvent
 from whimbrel.serving.operations import Effect, Operation, RunOnConnection, RunShare, Scope, Share
 from whimbrel.serving.scatter import Gather
 from whimbrel.serving.server import Server
@@ -23,12 +23,12 @@ from whimbrel.serving.session import IN_FLIGHT_MAX, Connection
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire.codec import decode_request
 from whimbrel.wire.frames import RawMessage
-from whimbrel.wire.hot import empty_response, int_response
+from whimbrel.wire.hot import empty_response
 
 INT_MAX = 2**31 - 1
 
-Make = Callable[[RawMessage, str, Gather], bytes]
-"""Makes a response: (request, name of the map, what was gathered)."""
+Make = Callable[[str, Gather], object]
+"""Makes the field of the response, None for none: (name of the map, what was gathered)."""
 
 
 class WholeMapHandlers:
@@ -43,49 +43,32 @@ class WholeMapHandlers:
     def operations(self) -> list[Operation[Any]]:
         """Every request to a whole map that is offered, and the shares of members."""
         maps = self._maps
-        shares: tuple[tuple[str, Effect, RunShare], ...] = (
-            ("size", Effect.READ, self._share_size),
-            ("contains_value", Effect.READ, self._share_contains),
-            ("keys", Effect.READ, _items(maps.key_set)),
-            ("values", Effect.READ, _items(maps.values)),
-            ("entries", Effect.READ, _items(lambda p, n: list(chain(*maps.entries(p, n))))),
-            ("clear", Effect.WRITE, self._share_clear(maps.clear)),
-            ("evict_all", Effect.WRITE, self._share_clear(maps.evict_all)),
+        shares: dict[str, tuple[Effect, RunShare]] = {
+            "size": (Effect.READ, self._share_size),
+            "contains_value": (Effect.READ, self._share_contains),
+            "keys": (Effect.READ, _items(maps.key_set)),
+            "values": (Effect.READ, _items(maps.values)),
+            "entries": (Effect.READ, _items(lambda p, n: list(chain(*maps.entries(p, n))))),
+            "clear": (Effect.WRITE, self._share_clear(maps.clear)),
+            "evict_all": (Effect.WRITE, self._share_clear(maps.evict_all)),
+        }
+        calls: tuple[tuple[str, str, Make], ...] = (
+            ("size", "size", lambda _, g: min(g.count, INT_MAX)),
+            ("isEmpty", "size", lambda _, g: g.count == 0),
+            ("containsValue", "contains_value", lambda _, g: g.count > 0),
+            ("keySet", "keys", lambda _, g: g.items),
+            ("values", "values", lambda _, g: g.items),
+            ("entrySet", "entries", lambda _, g: _pairs(g.items)),
+            ("clear", "clear", lambda n, g: self._publish_whole(n, CLEAR_ALL, g.count)),
+            ("evictAll", "evict_all", lambda n, g: self._publish_whole(n, EVICT_ALL, g.count)),
         )
-        calls: tuple[tuple[str, Effect, str, Make], ...] = (
-            ("size", Effect.READ, "size", _size_answer),
-            ("isEmpty", Effect.READ, "size", lambda m, _, g: answer(m, response=g.count == 0)),
-            (
-                "containsValue",
-                Effect.READ,
-                "contains_value",
-                lambda m, _, g: answer(m, response=g.count > 0),
-            ),
-            ("keySet", Effect.READ, "keys", lambda m, _, g: answer(m, response=g.items)),
-            ("values", Effect.READ, "values", lambda m, _, g: answer(m, response=g.items)),
-            (
-                "entrySet",
-                Effect.READ,
-                "entries",
-                lambda m, _, g: answer(m, response=_pairs(g.items)),
-            ),
-            ("clear", Effect.WRITE, "clear", self._cleared),
-            ("evictAll", Effect.WRITE, "evict_all", self._evicted),
-        )
-        here: tuple[tuple[str, Effect, RunOnConnection], ...] = (
-            ("addEntryListener", Effect.NEUTRAL, self._add_listener),
-            ("addEntryListenerToKey", Effect.NEUTRAL, self._add_listener),
-            ("removeEntryListener", Effect.NEUTRAL, self._remove_listener),
-            ("flush", Effect.WRITE, self._flush),
-        )
-        rows: list[Operation[Any]] = []
-        for name, effect, share in shares:
+        flush = Operation("Map.flush", MAP_KIND, Scope.CONNECTION, Effect.WRITE, self._flush)
+        rows: list[Operation[Any]] = [flush]
+        for name, (effect, share) in shares.items():
             rows.append(Operation(name, MAP_KIND, Scope.SHARE, effect, share))
-        for name, effect, share_name, make in calls:
-            run = self._asking(share_name, make)
-            rows.append(Operation(f"Map.{name}", MAP_KIND, Scope.ALL_PARTITIONS, effect, run))
-        for name, effect, run in here:
-            rows.append(Operation(f"Map.{name}", MAP_KIND, Scope.CONNECTION, effect, run))
+        for method, name, make in calls:
+            effect, run = shares[name][0], self._asking(name, make)
+            rows.append(Operation(f"Map.{method}", MAP_KIND, Scope.ALL_PARTITIONS, effect, run))
         return rows
 
     def _asking(self, share: str, make: Make) -> RunOnConnection:
@@ -104,7 +87,9 @@ class WholeMapHandlers:
                 if gather.error:
                     server.fail(connection, message[5], *gather.failure())
                 else:
-                    server.deliver(connection, make(message, name, gather))
+                    found = make(name, gather)
+                    fields = {} if found is None else {"response": found}
+                    server.deliver(connection, answer(message, **fields))
 
             connection.in_flight += 1
             try:
@@ -154,14 +139,6 @@ class WholeMapHandlers:
 
         return run
 
-    def _cleared(self, message: RawMessage, name: str, gather: Gather) -> bytes:
-        self._publish_whole(name, CLEAR_ALL, gather.count)
-        return empty_response(message[4], message[5], 0)
-
-    def _evicted(self, message: RawMessage, name: str, gather: Gather) -> bytes:
-        self._publish_whole(name, EVICT_ALL, gather.count)
-        return empty_response(message[4], message[5], 0)
-
     def _publish_whole(self, name: str, kind: int, count: int) -> None:
         """One event for the whole map, from the member that was asked."""
         if count:
@@ -173,33 +150,6 @@ class WholeMapHandlers:
     def _flush(self, connection: Connection, message: RawMessage) -> None:
         """There is no store behind a map to flush to."""
         self._server.deliver(connection, empty_response(message[4], message[5], 0))
-
-    # -- listeners ------------------------------------------------------------------------
-
-    def _add_listener(self, connection: Connection, message: RawMessage) -> None:
-        method, fields = decode_request(message)
-        check_name(fields["name"])
-        listener = Listener(connection, message[5], method, fields["name"])
-        key = fields.get("key")
-        listener.key = None if key is None else key[4:]
-        listener.include_value = fields["include_value"]
-        listener.flags = fields["listener_flags"]
-        listener.local_only = fields["local_only"]
-        server = self._server
-
-        def registered() -> None:
-            server.deliver(connection, answer(message, response=listener.registration))
-
-        server.listeners.add(listener, registered)
-
-    def _remove_listener(self, connection: Connection, message: RawMessage) -> None:
-        _, fields = decode_request(message)
-        removed = self._server.listeners.remove(fields["registration_id"])
-        self._server.deliver(connection, answer(message, response=removed))
-
-
-def _size_answer(message: RawMessage, _: str, gather: Gather) -> bytes:
-    return int_response(message[4], message[5], 0, min(gather.count, INT_MAX))
 
 
 def _items(read: Callable[[Sequence[PartitionReplica], str], list[bytes]]) -> RunShare:

@@ -60,13 +60,9 @@ class Hub:
         """Send a frame to a member, over its bulk connection."""
         self.outputs.append(ToPeer(peer, BULK, kind, payload))
 
-    def notify_event(self, member: MemberId, body: bytes) -> None:
-        """Send an event to a member that wants it."""
-        self.send_frame(member, NOTIFY, NOTIFY_EVENT + body)
-
-    def notify_grid(self, member: MemberId, body: bytes) -> None:
-        """Send a batch of the cluster's events to a member that wants them."""
-        self.send_frame(member, NOTIFY, NOTIFY_GRID + body)
+    def notify(self, member: MemberId, what: bytes, body: bytes) -> None:
+        """Tell a member something that it does not confirm."""
+        self.send_frame(member, NOTIFY, what + body)
 
     # -- to whoever asked -----------------------------------------------------------------
 

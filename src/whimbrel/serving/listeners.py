@@ -12,6 +12,7 @@ is harmless. A registration that widens it is answered when every other member k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -19,7 +20,7 @@ from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import RegistryEntry
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.errors import OverloadedError, ProtocolError
-from whimbrel.serving.hub import Hub
+from whimbrel.serving.hub import NOTIFY_EVENT, Hub
 from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import Connection
 from whimbrel.wire.codec import encode_event
@@ -56,37 +57,24 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
     names: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Listener:
     """One registration of a client."""
 
-    __slots__ = (
-        "connection",
-        "correlation",
-        "flags",
-        "include_value",
-        "key",
-        "local_only",
-        "message",
-        "name",
-        "registration",
-        "structure",
-    )
-
-    def __init__(self, connection: Connection, correlation: int, message: str, name: str) -> None:
-        self.connection = connection
-        self.correlation = correlation
-        self.message = message
-        """Name of the registration request; each has its own type of event."""
-        self.name = name
-        """The map, or GRID."""
-        self.structure = ""
-        """The map that a listener of GRID means; its losses are told."""
-        self.registration = b""
-        self.key: bytes | None = None
-        """Serialized key without its partition hash; None for all keys."""
-        self.include_value = True
-        self.flags = 0
-        self.local_only = True
+    connection: Connection
+    correlation: int
+    message: str
+    """Name of the registration request; each has its own type of event."""
+    name: str
+    """The map, or GRID."""
+    structure: str = ""
+    """The map that a listener of GRID means; its losses are told."""
+    registration: bytes = b""
+    key: bytes | None = None
+    """Serialized key without its partition hash; None for all keys."""
+    include_value: bool = True
+    flags: int = 0
+    local_only: bool = True
 
 
 encode_map_event = msgspec.msgpack.Encoder().encode
@@ -281,7 +269,7 @@ class Listeners:
         if wanted:
             body = encode_map_event(event)
             for member in wanted:
-                self._hub.notify_event(member, body)
+                self._hub.notify(member, NOTIFY_EVENT, body)
 
     def on_event(self, body: bytes) -> None:
         """An event that arose on another member, for our listeners that want all of them.

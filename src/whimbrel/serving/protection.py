@@ -8,6 +8,7 @@ cut-off member is off the list (a heartbeat time-out) both parts serve; docs/gua
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from whimbrel.core.context import Context
@@ -22,19 +23,17 @@ DEFAULT = "default"
 """Pattern of the maps that no other pattern fits."""
 
 
+@dataclass(slots=True, eq=False)
 class Rule:
     """What holds for the maps of one pattern."""
 
-    __slots__ = ("is_refusing", "key", "minimum_size", "pattern", "protects")
-
-    def __init__(self, pattern: str, minimum_size: int, key: str, protects: str) -> None:
-        self.pattern = pattern
-        self.minimum_size = minimum_size
-        """Data members below which requests are refused; 0 never."""
-        self.key = key
-        """The configuration key that says so."""
-        self.protects = protects
-        self.is_refusing = False
+    pattern: str
+    minimum_size: int
+    """Data members below which requests are refused; 0 never."""
+    key: str
+    """The configuration key that says so."""
+    protects: str
+    is_refusing: bool = False
 
     def refuses(self, effect: Effect) -> bool:
         """Whether operations with this effect are refused now."""

@@ -7,6 +7,7 @@ by name in ``documents``. Answers of members that left or stay silent are error 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import Message, QuestionAnswered, QuestionAsked
@@ -24,16 +25,14 @@ Document = Callable[[bytes], bytes]
 """Makes a JSON document from JSON arguments; a GridError's text becomes the error sentence."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A question on its way."""
 
-    __slots__ = ("asked_us", "deadline_us", "member", "message")
-
-    def __init__(self, member: MemberId, message: QuestionAsked, now_us: int) -> None:
-        self.member = member
-        self.message = message
-        self.asked_us = now_us
-        self.deadline_us = now_us + QUESTION_TIMEOUT_US
+    member: MemberId
+    message: QuestionAsked
+    asked_us: int
+    deadline_us: int
 
 
 class Questions:
@@ -66,7 +65,9 @@ class Questions:
             self._finish(call, b"", f"{QUESTIONS_MAX} questions wait for answers already")
         else:
             message = QuestionAsked(call, what, arguments)
-            self._waiting[call] = _Waiting(target, message, ctx.now_us)
+            self._waiting[call] = _Waiting(
+                target, message, ctx.now_us, ctx.now_us + QUESTION_TIMEOUT_US
+            )
             ctx.send(target, message)
         return call
 

@@ -11,6 +11,7 @@ The same channel carries notes between serving layers (``tell``): what listeners
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -51,50 +52,27 @@ _decode_share = msgspec.msgpack.Decoder(Share).decode
 Finished = Callable[["Gather"], None]
 
 
+@dataclass(slots=True, eq=False)
 class Gather:
     """A whole-map call under way."""
 
-    __slots__ = (
-        "argument",
-        "bytes",
-        "code",
-        "count",
-        "deadline_us",
-        "error",
-        "finished",
-        "has_acted",
-        "items",
-        "missing",
-        "name",
-        "operation",
-        "out",
-    )
-
-    def __init__(
-        self,
-        operation: Operation[RunShare],
-        name: str,
-        argument: bytes,
-        partition_count: int,
-        finished: Finished,
-    ) -> None:
-        self.operation = operation
-        self.name = name
-        self.argument = argument
-        self.missing: dict[int, None] = dict.fromkeys(range(partition_count))
-        """Partitions that nobody has answered for and nobody is asked about."""
-        self.out = 0
-        """Members that are asked and have not answered."""
-        self.count = 0
-        self.items: list[bytes] = []
-        self.bytes = 0
-        self.error = ""
-        self.code = codes.GENERIC
-        """Error code of the client protocol that goes with ``error``."""
-        self.has_acted = False
-        """Whether a write may have changed something already, so that it cannot fail any more."""
-        self.finished = finished
-        self.deadline_us = 0
+    operation: Operation[RunShare]
+    name: str
+    argument: bytes
+    missing: dict[int, None]
+    """Partitions that nobody has answered for and nobody is asked about."""
+    finished: Finished
+    deadline_us: int
+    out: int = 0
+    """Members that are asked and have not answered."""
+    count: int = 0
+    items: list[bytes] = field(default_factory=list)
+    item_bytes: int = 0
+    error: str = ""
+    code: int = codes.GENERIC
+    """Error code of the client protocol that goes with ``error``."""
+    has_acted: bool = False
+    """Whether a write may have changed something already, so that it cannot fail any more."""
 
     def failure(self) -> tuple[int, str]:
         """(error code, text) of a call that has ended with ``error``.
@@ -107,24 +85,20 @@ class Gather:
         return self.code, self.error
 
 
+@dataclass(slots=True, eq=False)
 class _Asking:
     """One member's part of a gather, as the token of its call."""
 
-    __slots__ = ("gather", "partitions")
-
-    def __init__(self, gather: Gather, partitions: list[int]) -> None:
-        self.gather = gather
-        self.partitions = partitions
+    gather: Gather
+    partitions: list[int]
 
 
+@dataclass(slots=True, eq=False)
 class _Telling:
     """A note to several members, as the token of its calls."""
 
-    __slots__ = ("then", "waiting")
-
-    def __init__(self, waiting: int, then: Callable[[], None] | None) -> None:
-        self.waiting = waiting
-        self.then = then
+    waiting: int
+    then: Callable[[], None] | None
 
 
 class Scatter:
@@ -154,9 +128,9 @@ class Scatter:
         if len(self._gathers) >= GATHERS_MAX:
             raise OverloadedError(f"at most {GATHERS_MAX} whole-map calls run at once")
         ctx = self._hub.ctx
-        operation = self._operations[share]
-        gather = Gather(operation, name, argument, ctx.settings.partition_count, finished)
-        gather.deadline_us = ctx.now_us + GATHER_TIMEOUT_US
+        missing = dict.fromkeys(range(ctx.settings.partition_count))
+        deadline_us = ctx.now_us + GATHER_TIMEOUT_US
+        gather = Gather(self._operations[share], name, argument, missing, finished, deadline_us)
         self._gathers.append(gather)
         self._ask(gather)
         self._maybe_finish(gather)
@@ -212,10 +186,10 @@ class Scatter:
                 gather.missing[pid] = None
         gather.count += share.count
         gather.items.extend(share.items)
-        gather.bytes += sum(map(len, share.items))
+        gather.item_bytes += sum(map(len, share.items))
         if share.error:
             gather.error, gather.code = share.error, share.code
-        elif gather.bytes > GATHER_BYTES_MAX:
+        elif gather.item_bytes > GATHER_BYTES_MAX:
             gather.error = f"the result has more than {GATHER_BYTES_MAX} bytes"
             gather.code = codes.MESSAGE_TOO_BIG
 

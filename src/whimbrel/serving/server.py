@@ -246,14 +246,6 @@ class Server(Hub):
         else:
             raise ProtocolError("a notice of unknown kind or length")
 
-    def link_restored(self, member: MemberId) -> None:
-        """Send again what the broken link may have lost."""
-        self.calls.link_restored(member)
-
-    def link_lost(self, member: MemberId) -> None:
-        """What is sent to a member from now on does not leave."""
-        self.calls.link_lost(member)
-
     def members_changed(self, old: MemberList, new: MemberList) -> None:
         """The member list changed: tell clients, end calls to those who left."""
         self.admission.members_changed()
@@ -402,7 +394,7 @@ class Server(Hub):
                 notice = _BACKUP_NOTICE.pack(client_id, correlation)
                 notices.setdefault(primary, []).append(notice)
         for primary, packed in notices.items():
-            self.send_frame(primary, NOTIFY, NOTIFY_BACKUPS + b"".join(packed))
+            self.notify(primary, NOTIFY_BACKUPS, b"".join(packed))
 
     def _tell_backup_done(self, client_id: bytes, correlation: int) -> bool:
         """Tell a client that a backup of its call is done; False when it is not connected here."""
