@@ -96,7 +96,8 @@ class Engine:
             validate(stimulus.message, self.member.ctx.settings.partition_count)
         self.member.begin(now_us, wall_ms)
         if isinstance(stimulus, TimerFired) and stimulus.key == shares.TIMER:
-            if self._ctx.take_timer(stimulus.key, stimulus.generation):
+            is_current = self._ctx.take_timer(stimulus.key, stimulus.generation)
+            if is_current and not self.member.is_expelled:
                 self.server.shares.go_on()
         else:
             self.member.apply(stimulus)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ from whimbrel.wire import errors as codes
 from whimbrel.wire.frames import RawMessage
 from whimbrel.wire.protocol_table import SHAPES, message_type
 
-Run = TypeVar("Run", covariant=True)
+Run = TypeVar("Run")
 
 
 class Share(msgspec.Struct, array_like=True):
@@ -68,36 +69,31 @@ class Effect(enum.Enum):
     """Neither: views, listeners, pings, schemas."""
 
 
+@dataclass(slots=True, eq=False)
 class Operation(Generic[Run]):
-    """One row.
+    """One row."""
 
-    Attributes:
-        name: Of the request (``Map.put``), or of the share as members name it.
-        kind: Kind of the structure that the first field names; "" for none.
-        scope: Where it runs.
-        effect: What it does to data.
-        is_write: Whether ``effect`` is WRITE, for the path of every request.
-        is_retryable: Whether running it twice is harmless, so that what was lost may be repeated.
-        is_guarded: Whether it may be refused at the moment; kept by ``admission``.
-        run: The handler.
-        count: How often it ran here; counted in a partition only.
-    """
+    name: str
+    """Of the request (``Map.put``), or of the share as members name it."""
+    kind: str
+    """Kind of the structure that the first field names; "" for none."""
+    scope: Scope
+    effect: Effect
+    run: Run
+    """The handler."""
+    is_write: bool = field(init=False)
+    """Whether ``effect`` is WRITE, for the path of every request."""
+    is_retryable: bool = field(init=False)
+    """Whether running it twice is harmless, so that what was lost may be repeated."""
+    is_guarded: bool = False
+    """Whether it may be refused at the moment; kept by ``admission``."""
+    count: int = 0
+    """How often it ran here; counted in a partition only."""
 
-    __slots__ = (
-        "count", "effect", "is_guarded", "is_retryable", "is_write", "kind", "name", "run", "scope",
-    )  # fmt: skip
-
-    def __init__(self, name: str, kind: str, scope: Scope, effect: Effect, run: Run) -> None:
-        self.name = name
-        self.kind = kind
-        self.scope = scope
-        self.effect = effect
-        self.is_write = effect is Effect.WRITE
-        is_harmless = effect is Effect.READ or scope is Scope.SHARE
-        self.is_retryable = is_harmless or SHAPES[name].retryable
-        self.is_guarded = False
-        self.run = run
-        self.count = 0
+    def __post_init__(self) -> None:
+        self.is_write = self.effect is Effect.WRITE
+        is_harmless = self.effect is Effect.READ or self.scope is Scope.SHARE
+        self.is_retryable = is_harmless or SHAPES[self.name].retryable
 
 
 class Operations:
