@@ -6,15 +6,11 @@ So a demotion, which takes as long as its data need to move, holds no question o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from whimbrel.core.member import Member
 from whimbrel.core.membership.promotion import problem_of
 from whimbrel.errors import GridError, UsageError
-
-if TYPE_CHECKING:
-    from whimbrel.core.member import Member
 
 REPORTS_MAX = 100
 """Reports that are kept; the oldest are forgotten."""
