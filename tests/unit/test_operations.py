@@ -11,6 +11,7 @@ from tests.unit.engine_pump import Pump
 from whimbrel.errors import InvariantViolation
 from whimbrel.serving.operations import Effect, Operation, Operations, Scope
 from whimbrel.wire.protocol_table import SHAPES
+from whimbrel.wire.serialization import to_data
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 HEAD = [
@@ -52,6 +53,21 @@ def test_every_row_stands_where_it_is_looked_for(operations: Operations) -> None
     for kind, row in {**operations.in_partition, **operations.others}.items():
         assert SHAPES[row.name].type == kind
     assert not any(row.is_guarded for row in operations.rows())
+
+
+def test_nothing_is_asked_while_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: admission costs an ordinary cluster nothing. Method: it must not be entered."""
+    pump = Pump()
+    (node,) = pump.form(1)
+    client = pump.client(node)
+    for name in ("admit", "admit_named"):
+        monkeypatch.setattr(node.engine.server.admission, name, lambda *_: pytest.fail("asked"))
+    entry = {"name": "m", "key": to_data("k"), "thread_id": 1}
+    client.call("Map.put", 0, value=to_data("v"), ttl=-1, **entry)
+    assert client.call("Map.get", 0, **entry) == to_data("v")
+    assert client.call("Map.size", name="m") == 1
+    client.call("Map.clear", name="m")
+    client.call("Client.ping")
 
 
 def test_a_request_has_one_row(operations: Operations) -> None:

@@ -22,7 +22,7 @@ from whimbrel.wire import errors as codes
 from whimbrel.wire.frames import RawMessage
 from whimbrel.wire.protocol_table import SHAPES, message_type
 
-Run = TypeVar("Run")
+Run = TypeVar("Run", covariant=True)
 
 
 class Share(msgspec.Struct, array_like=True):
