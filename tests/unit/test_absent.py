@@ -33,9 +33,8 @@ def client(node: Node) -> Client:
 
 def handled(node: Node) -> list[str]:
     """Names of the requests that have a handler."""
-    server = node.engine.server
-    types = [*server.partition_operations, *server.connection_operations]
-    return [REQUESTS[kind] for kind in types]
+    operations = node.engine.server.operations
+    return [REQUESTS[kind] for kind in (*operations.in_partition, *operations.others)]
 
 
 def test_every_request_is_handled_or_missing(node: Node) -> None:

@@ -24,7 +24,7 @@ from whimbrel.errors import ProtocolError
 from whimbrel.serialization.data import to_data
 from whimbrel.serving.calls import ANSWER_BYTES_MAX, CALL_BYTES_PER_MEMBER_MAX
 from whimbrel.serving.outputs import ToPeer
-from whimbrel.serving.vetting import CLOCK_MAX, vet
+from whimbrel.serving.validation import CLOCK_MAX, validate
 from whimbrel.wire.codec import encode_request
 from whimbrel.wire.links import (
     BACKUPS,
@@ -198,12 +198,12 @@ def test_messages_that_no_member_sends(pump: Pump, message: Message, reason: str
 
 
 def test_good_messages_pass() -> None:
-    """Goal: vetting refuses nothing that members do say."""
+    """Goal: validation refuses nothing that members do say."""
     good = (join(info()), m.RegistryTold(1, (ENTRY,)), m.MigrationRequested(MIGRATION, ()))
     refused = []
     for message in good:
         try:
-            vet(message, 8)
+            validate(message, 8)
         except ProtocolError as error:
             refused.append(error)
     assert refused == []

@@ -178,7 +178,9 @@ def parked_when_it_became_passive(patch: Patch) -> Scene:
     scene = Scene(patch)
     scene.partition(scene.home).set_migrating(True)
     scene.put()
-    scene.home.engine.server.is_passive = True
+    admission = scene.home.engine.server.admission
+    admission.is_passive = True
+    admission.guard()
     scene.partition(scene.home).set_migrating(False)
     return scene
 
@@ -347,14 +349,14 @@ def full_of_calls(scene: Scene) -> int:
 
 def protected_member(scene: Scene) -> int:
     """One member is on a shorter list than the others."""
-    protection = scene.home.engine.server.protection
-    scene.patch.setattr(type(protection), "size", 0)
-    protection.members_changed()
+    admission = scene.home.engine.server.admission
+    scene.patch.setattr(type(admission.protection), "size", 0)
+    admission.members_changed()
     return codes.SPLIT_BRAIN_PROTECTION
 
 
 def unknown_call(scene: Scene) -> int:
-    scene.patch.delitem(scene.home.engine.server.scatter.executors, "clear")
+    scene.patch.delitem(scene.home.engine.server.operations.shares, "clear")
     return codes.GENERIC
 
 

@@ -445,7 +445,7 @@ def test_a_forwarded_request_to_a_member_that_never_answers_ends(trio: Pump) -> 
     assert client.answer(listen, 0)
     assert asked.engine.server.calls.waiting_count() == 1
     silent.engine.server.calls.take_request = take  # type: ignore[method-assign]
-    asked.engine.server.link_restored(silent.id)
+    asked.engine.server.calls.link_restored(silent.id)
     asked.carry_out()
     trio.run(1)
     assert asked.engine.server.calls.waiting_count() == 0

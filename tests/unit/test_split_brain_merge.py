@@ -513,7 +513,7 @@ def test_too_small_a_part_refuses_writes() -> None:
     assert other.call("Map.size", name="m") > 0
     for key in KEYS:
         pump.put(one, "m", key, "big")
-    protection = small[0].engine.server.protection
+    protection = small[0].engine.server.admission.protection
     assert protection.document() == {
         "minimum_size": 2, "protects": "write", "data_members": 1, "refusing": True,
     }  # fmt: skip
@@ -522,7 +522,7 @@ def test_too_small_a_part_refuses_writes() -> None:
     pump.heal_and_wait()
     fresh = pump.successors[small[0].number]
     pump.put(pump.client(fresh, number=5), "m", "k1", "again")
-    assert not big[0].engine.server.protection.is_refusing
+    assert not big[0].engine.server.admission.protection.is_refusing
     assert pump.get(one, "m", "k1") == "again"
     assert totals(pump, "m")["discarded"] == handed_over(pump) > 1
 
@@ -579,7 +579,7 @@ def test_minimum_size_is_per_map() -> None:
     told_before = len(pump.notes("split_brain_protection.refusing"))
     pump.kill(nodes[2])
     pump.run(30)
-    protection = nodes[0].engine.server.protection
+    protection = nodes[0].engine.server.admission.protection
     assert protection.document() == {
         "minimum_size": 2, "protects": "write", "data_members": 2, "refusing": False,
         "maps": {
@@ -628,9 +628,8 @@ def test_share_of_a_protected_map_is_refused() -> None:
     pump = make_pump(maps=MAPS)
     nodes = list(pump.form(2))
     pump.run(10)
-    lenient = nodes[0].engine.server.protection
-    for put_back in lenient._put_aside:
-        put_back()
+    for row in nodes[0].engine.server.operations.rows():
+        row.is_guarded = False
     client = pump.client(nodes[0])
     assert client.call("Map.size", name="orders.new") == 0
     with pytest.raises(Error, match=r"map\.orders\*\.split_brain_minimum_size asks for 3"):
@@ -644,4 +643,4 @@ def test_unprotected_cluster_serves_alone() -> None:
     node = pump.start()
     pump.run(2)
     pump.put(pump.client(node), "m", "k1", "x")
-    assert node.engine.server.protection.document() is None
+    assert node.engine.server.admission.protection.document() is None

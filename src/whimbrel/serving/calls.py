@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from whimbrel.core.ids import MemberId
 from whimbrel.errors import OverloadedError, ProtocolError
@@ -48,69 +49,52 @@ _REPLY = struct.Struct("<IQ")
 SendFrame = Callable[[MemberId, int, bytes], None]
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """A call that waits for its answer. ``token`` is the owner's; None when it waits no more."""
 
-    __slots__ = ("kind", "number", "payload", "target", "token")
-
-    def __init__(
-        self, target: MemberId, number: int, kind: int, payload: bytes, token: object
-    ) -> None:
-        self.target = target
-        self.number = number
-        self.kind = kind
-        self.payload = payload
-        self.token = token
+    target: MemberId
+    number: int
+    kind: int
+    payload: bytes
+    token: object
 
 
+@dataclass(slots=True, eq=False)
 class _Outgoing:
     """Calls to one member."""
 
-    __slots__ = (
-        "bytes",
-        "kind",
-        "marks",
-        "next_number",
-        "told_floor",
-        "unsent_from",
-        "untold_bytes",
-        "waiting",
-    )
-
-    def __init__(self, first_number: int) -> None:
-        self.next_number = first_number
-        self.marks: deque[tuple[int, int]] = deque()
-        """Moments (us), each with the number that the next call had then."""
-        self.told_floor = first_number
-        self.unsent_from = _ALL_SENT
-        """Calls from this number on began while the link was down, so they have never left."""
-        self.kind = 0
-        self.waiting: dict[int, Call] = {}
-        self.bytes = 0
-        self.untold_bytes = 0
-        """Bytes of answers that came since the other side was told which we have."""
+    next_number: int
+    told_floor: int
+    unsent_from: int = _ALL_SENT
+    """Calls from this number on began while the link was down, so they have never left."""
+    marks: deque[tuple[int, int]] = field(default_factory=deque)
+    """Moments (us), each with the number that the next call had then."""
+    kind: int = 0
+    waiting: dict[int, Call] = field(default_factory=dict)
+    waiting_bytes: int = 0
+    untold_bytes: int = 0
+    """Bytes of answers that came since the other side was told which we have."""
 
 
+@dataclass(slots=True, eq=False)
 class _Incoming:
     """Calls from one incarnation of a member: None while one runs, (kind, reply) once answered."""
 
-    __slots__ = ("answers", "bytes", "floor", "held", "held_bytes", "incarnation")
-
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.floor = 1
-        self.answers: dict[int, tuple[int, bytes] | None] = {}
-        self.bytes = 0
-        """Bytes of the kept answers."""
-        self.held: deque[tuple[int, int, bytes]] = deque()
-        """Calls that wait until some answers are forgotten: kind, number, body."""
-        self.held_bytes = 0
+    incarnation: int
+    floor: int = 1
+    answers: dict[int, tuple[int, bytes] | None] = field(default_factory=dict)
+    answer_bytes: int = 0
+    """Bytes of the kept answers."""
+    held: deque[tuple[int, int, bytes]] = field(default_factory=deque)
+    """Calls that wait until some answers are forgotten: kind, number, body."""
+    held_bytes: int = 0
 
     def forget(self, number: int) -> None:
         """The caller has this answer, or wants it no more."""
         answer = self.answers.pop(number)
         if answer is not None:
-            self.bytes -= len(answer[1])
+            self.answer_bytes -= len(answer[1])
 
 
 class Calls:
@@ -148,7 +132,7 @@ class Calls:
         """
         outgoing = self._outgoing.get(target)
         if outgoing is None:
-            outgoing = self._outgoing[target] = _Outgoing(self._first_number)
+            outgoing = self._outgoing[target] = _Outgoing(self._first_number, self._first_number)
             if target in self._down:
                 outgoing.unsent_from = self._first_number
         waiting = outgoing.waiting
@@ -157,11 +141,11 @@ class Calls:
             and not essential
             and (
                 len(waiting) >= CALLS_PER_MEMBER_MAX
-                or outgoing.bytes + len(body) > CALL_BYTES_PER_MEMBER_MAX
+                or outgoing.waiting_bytes + len(body) > CALL_BYTES_PER_MEMBER_MAX
             )
         ):
             raise OverloadedError(
-                f"{len(waiting)} calls ({outgoing.bytes} bytes) wait for one member already"
+                f"{len(waiting)} calls ({outgoing.waiting_bytes} bytes) wait for one member already"
             )
         number = outgoing.next_number
         outgoing.next_number = number + 1
@@ -172,7 +156,7 @@ class Calls:
         payload = _REQUEST.pack(self._incarnation, number, floor) + body
         call = Call(target, number, kind, payload, token)
         waiting[number] = call
-        outgoing.bytes += len(payload)
+        outgoing.waiting_bytes += len(payload)
         self._send(target, kind, payload)
         return call
 
@@ -191,7 +175,7 @@ class Calls:
         call = outgoing.waiting.pop(number, None)
         if call is None:
             return None
-        outgoing.bytes -= len(call.payload)
+        outgoing.waiting_bytes -= len(call.payload)
         outgoing.untold_bytes += len(payload)
         if outgoing.untold_bytes > TELL_BYTES:
             self._tell_floor(peer, outgoing)
@@ -224,7 +208,7 @@ class Calls:
         """Wait no longer for a call; it is not sent again, and a late answer is an old one."""
         outgoing = self._outgoing.get(call.target)
         if outgoing is not None and outgoing.waiting.pop(call.number, None) is not None:
-            outgoing.bytes -= len(call.payload)
+            outgoing.waiting_bytes -= len(call.payload)
 
     def tick(self) -> None:
         """Let members forget answers that we have, where no further call would tell them."""
@@ -286,7 +270,7 @@ class Calls:
             ProtocolError: More calls wait than a caller may have under way.
         """
         incoming = self._incoming[peer]
-        if incoming.bytes <= ANSWER_BYTES_MAX and not incoming.held:
+        if incoming.answer_bytes <= ANSWER_BYTES_MAX and not incoming.held:
             return False
         too_many = len(incoming.held) >= HELD_MAX
         if too_many or incoming.held_bytes > CALL_BYTES_PER_MEMBER_MAX:
@@ -298,7 +282,7 @@ class Calls:
     def take_held(self, peer: MemberId) -> tuple[int, int, bytes] | None:
         """The next call (kind, number, body) that waited and may run now; None when none may."""
         incoming = self._incoming.get(peer)
-        if incoming is None or incoming.bytes > ANSWER_BYTES_MAX:
+        if incoming is None or incoming.answer_bytes > ANSWER_BYTES_MAX:
             return None
         while incoming.held:
             call = incoming.held.popleft()
@@ -306,6 +290,11 @@ class Calls:
             if call[1] >= incoming.floor:  # else its caller has given it up
                 return call
         return None
+
+    def owes_much(self, peer: MemberId) -> bool:
+        """Whether a caller has large answers that it has not confirmed."""
+        incoming = self._incoming.get(peer)
+        return incoming is not None and incoming.answer_bytes > ANSWER_BYTES_MAX
 
     def held_count(self) -> int:
         """Calls that wait until their callers have confirmed answers."""
@@ -318,7 +307,7 @@ class Calls:
             return
         payload = _REPLY.pack(incoming.incarnation, number) + body
         incoming.answers[number] = (kind, payload)
-        incoming.bytes += len(payload)
+        incoming.answer_bytes += len(payload)
         self._send(peer, kind, payload)
 
     # -- links and members ----------------------------------------------------------------

@@ -6,24 +6,24 @@ the whole cluster's (``whimbrel.admin``) asks every member and combines. Knows s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from whimbrel.core.ids import MemberId, Row, namespace_of
+from whimbrel.core.member import Member
 from whimbrel.core.model import ClusterState
 from whimbrel.core.registry import backups_of
+from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.safety import JOINING, LEAVING
 from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.core.structures.map_service import SERVICE
 from whimbrel.errors import UsageError
 from whimbrel.serving import losses
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
+from whimbrel.serving.protection import Protection
+from whimbrel.serving.questions import Questions
 from whimbrel.serving.role_orders import RoleOrders
-
-if TYPE_CHECKING:
-    from whimbrel.core.replication.fragments import PartitionReplica
-    from whimbrel.serving.engine import Engine
 
 NAMES_MAX = 1_000
 """Structures in one question about sizes; who wants more asks again."""
@@ -73,15 +73,15 @@ class SafetyQuestion(msgspec.Struct, frozen=True):
 
 
 class Documents:
-    """The documents of one engine; registers itself with the engine's questions."""
+    """The documents of one member; each is told to whoever asks by its name."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._member = engine.member
-        self.roles = RoleOrders(engine.member)
+    def __init__(self, member: Member, protection: Protection, questions: Questions) -> None:
+        self._member = member
+        self._protection = protection
+        self.roles = RoleOrders(member)
         self._ordered_us: dict[MemberId, int] = {}
         """As master: when members were ordered to leave that may not have asked yet."""
-        engine.questions.documents |= {
+        questions.documents |= {
             "members": self.members,
             "partitions": self.partitions,
             "safety": self.safety,
@@ -186,7 +186,7 @@ class Documents:
                 "degraded": member.safety.degraded_because(),
                 "migrations": {name: progress[name] for name in PROCESS_NAMES},
                 "losses": losses.summary_of(migrations.losses.unseen()),
-                "split_brain_protection": self._engine.server.protection.document(),
+                "split_brain_protection": self._protection.document(),
                 "cluster_version": member.ctx.members.cluster_version,
             }
         )

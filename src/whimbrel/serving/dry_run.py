@@ -29,7 +29,7 @@ class PlanQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     crash: tuple[str, ...] = ()
 
 
-class Share(msgspec.Struct, frozen=True):
+class MemberFigures(msgspec.Struct, frozen=True):
     """What one member has before and after."""
 
     member: MemberId
@@ -50,7 +50,7 @@ class DryRun(msgspec.Struct, frozen=True):
     lower_bound_copies: int
     partitions_lost: int
     copied: dict[str, int]
-    shares: tuple[Share, ...]
+    shares: tuple[MemberFigures, ...]
 
 
 def dry_run(
@@ -111,7 +111,7 @@ def dry_run(
         lower_bound_copies=lower_bound_copies(promoted, groups, depth, out),
         partitions_lost=sum(row.count(None) == len(row) for row in emptied),
         copied=copied,
-        shares=tuple(_share(info, rows, target) for info in [*members, *newcomers]),
+        shares=tuple(_figures(info, rows, target) for info in [*members, *newcomers]),
     )
 
 
@@ -128,10 +128,10 @@ def _newcomer(like: MemberInfo, number: int) -> MemberInfo:
     return msgspec.structs.replace(like, id=name, host=name)
 
 
-def _share(info: MemberInfo, before: Sequence[Row], after: Sequence[Row]) -> Share:
+def _figures(info: MemberInfo, before: Sequence[Row], after: Sequence[Row]) -> MemberFigures:
     member = info.id
     is_new = info.host == member
-    return Share(
+    return MemberFigures(
         member=member,
         address="" if is_new else str(info.address),
         primaries_before=sum(row[0] == member for row in before),

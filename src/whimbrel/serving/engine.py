@@ -29,7 +29,8 @@ from whimbrel.core.messages import DATA_CHANNEL, RegistryEntry
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.stimuli import Received, Stimulus
+from whimbrel.core.stimuli import Received, Stimulus, TimerFired
+from whimbrel.serving import shares
 from whimbrel.serving.documents import Documents
 from whimbrel.serving.handlers_client import ClientHandlers
 from whimbrel.serving.handlers_events import EventHandlers
@@ -39,7 +40,7 @@ from whimbrel.serving.metrics import metrics_of
 from whimbrel.serving.outputs import BULK, CONTROL, Output, ToAddress, ToPeer
 from whimbrel.serving.questions import Questions
 from whimbrel.serving.server import Server
-from whimbrel.serving.vetting import vet
+from whimbrel.serving.validation import validate
 from whimbrel.wire.links import ACKS, BACKUPS, MESSAGE
 
 CLIENT_BACKLOG_BYTES_MAX = 64 * 1024 * 1024
@@ -72,13 +73,15 @@ class Engine:
         self.maps = MapHandlers(self.server, self.clients)
         WholeMapHandlers(self.server)
         self.events = EventHandlers(self.server)
+        for handlers in (self.clients, self.maps, self.whole_maps, self.events):
+            self.server.operations.add(handlers.operations())
         self.member.migrations.tell_events(self.server.grid.take)
         self.questions = Questions(self.server)
-        Documents(self)
+        Documents(self.member, self.server.admission.protection, self.questions)
         self.member.on_question = self.questions.on_message
         self.member.on_view_changed = self._view_changed
-        self.member.on_link_lost = self.server.link_lost
-        self.member.on_link_restored = self.server.link_restored
+        self.member.on_link_lost = self.server.calls.link_lost
+        self.member.on_link_restored = self.server.calls.link_restored
         self.member.on_registry_changed = self._registry_changed
 
     # -- in -------------------------------------------------------------------------------
@@ -91,9 +94,14 @@ class Engine:
                 the shell ends the connection it came by.
         """
         if isinstance(stimulus, Received):
-            vet(stimulus.message, self.member.ctx.settings.partition_count)
+            validate(stimulus.message, self.member.ctx.settings.partition_count)
         self.member.begin(now_us, wall_ms)
-        self.member.apply(stimulus)
+        if isinstance(stimulus, TimerFired) and stimulus.key == shares.TIMER:
+            is_current = self._ctx.take_timer(stimulus.key, stimulus.generation)
+            if is_current and not self.member.is_expelled:
+                self.server.shares.go_on()
+        else:
+            self.member.apply(stimulus)
         self._carry_out_effects()
 
     def want_role(self, lite: bool, then: Then, now_us: int, wall_ms: int) -> None:

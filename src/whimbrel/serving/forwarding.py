@@ -1,26 +1,23 @@
-"""Requests for partitions of other members: sent on raw, answered with the raw reply.
+"""Requests that cannot run here now: parked until they can, or sent on raw to their primary.
 
 Every member forwards by partition id, because clients with one connection send everything to one
 member (FN-22). The identity of a forwarded request is the call that carries it (docs/design/0001,
-decision 9): it runs once however often it arrives. A request whose executing member dies is run
-again when that is harmless or when it never left here, else its outcome is indeterminate
-(docs/design/0013).
+decision 9): it runs once however often it arrives. A request whose executing member dies is run again when
+that is harmless or when it never left here, else its outcome is indeterminate (docs/design/0013).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from whimbrel.core.ids import MemberId
-from whimbrel.errors import OverloadedError, ProtocolError
+from whimbrel.core.replication.fragments import PartitionReplica
+from whimbrel.errors import OverloadedError
 from whimbrel.serving.calls import CALL_TIMEOUT_US, Call
-from whimbrel.serving.session import ForwardOrigin, Request
+from whimbrel.serving.hub import Hub
+from whimbrel.serving.operations import Operations
+from whimbrel.serving.parking import ParkingLot
+from whimbrel.serving.session import Request
 from whimbrel.wire import errors as codes
-from whimbrel.wire.frames import parse_message
-from whimbrel.wire.links import FORWARD, FORWARD_REPLY
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
+from whimbrel.wire.links import FORWARD
 
 HOPS_MAX = 5
 """Times a request is sent on before the client is asked to try again later."""
@@ -29,77 +26,80 @@ HOPS_AT_ONCE = 2
 
 
 class Forwarding:
-    """Sends requests to their primaries and runs those of other members."""
+    """Lets requests wait, or sends them to their primaries."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, hub: Hub, operations: Operations, parking: ParkingLot) -> None:
+        self._hub = hub
+        self._operations = operations
+        self._parking = parking
 
-    # -- sending --------------------------------------------------------------------------
+    def wait(self, request: Request, partition: PartitionReplica) -> None:
+        """A request cannot run here now: keep it if its partition is ours, else send it on."""
+        if partition.is_primary:
+            self.park(request)
+        else:
+            self.route(request)
 
-    def primary_to_ask(self, partition_id: int) -> MemberId | None:
-        """The other member that serves a partition by our table; None when there is none."""
-        primary = self._server.table.rows[partition_id][0]
-        ctx = self._server.ctx
-        if primary is None or primary == ctx.id or not ctx.is_member(primary):
-            return None
-        return primary
+    def park(self, request: Request) -> None:
+        """Keep a request until its partition is free, or refuse it as retryable."""
+        hub = self._hub
+        if not self._parking.park(request, hub.ctx.now_us):
+            hub.tally("parking_overflows")
+            hub.answer_error(
+                request,
+                codes.PARTITION_MIGRATING,
+                f"partition {request.partition} cannot serve now and too many requests wait",
+            )
 
     def route(self, request: Request) -> None:
         """Send a request to its primary, or park it until somebody is known to be that."""
-        server = self._server
+        hub = self._hub
         if request.hops >= HOPS_MAX:
-            server.answer_error(
+            hub.answer_error(
                 request,
                 codes.RETRYABLE,
                 f"partition {request.partition} moved while the request was under way",
             )
             return
-        primary = self.primary_to_ask(request.partition)
-        if primary is None and not server.ctx.data_members():
-            server.answer_error(
-                request, codes.NO_DATA_MEMBER, "no member of the cluster holds data"
-            )
+        primary = hub.primary_to_ask(request.partition)
+        if primary is None and not hub.ctx.data_members():
+            hub.answer_error(request, codes.NO_DATA_MEMBER, "no member of the cluster holds data")
         elif primary is None or (request.hops >= HOPS_AT_ONCE and not request.deadline_us):
-            server.park(request)
+            self.park(request)
         else:
             self._send(request, primary)
 
     def _send(self, request: Request, primary: MemberId) -> None:
         body = bytes((request.hops + 1,)) + request.data
         try:
-            self._server.calls.start(primary, FORWARD, body, request)
+            self._hub.calls.start(primary, FORWARD, body, request)
         except OverloadedError as error:
-            self._server.answer_error(request, codes.OVERLOAD, str(error))
+            self._hub.answer_error(request, codes.OVERLOAD, str(error))
             return
-        self._server.tally("requests_forwarded")
+        self._hub.tally("requests_forwarded")
 
-    def on_reply(self, request: Request, body: bytes) -> None:
-        """The executing member has answered."""
-        self._server.answer(request, body)
-
-    def on_lost(self, call: Call, request: Request, was_sent: bool) -> None:
-        """The executing member left before it answered."""
-        server = self._server
+    def on_lost(self, call: Call, request: Request, was_sent: bool) -> bool:
+        """The executing member left before it answered; whether the request is to run again."""
         if not was_sent or self._is_harmless(request):
-            server.dispatch_request(request)
-            return
-        server.answer_error(
+            return True
+        self._hub.answer_error(
             request,
             codes.INDETERMINATE,
             f"member {call.target} left while it served the request; it may have taken effect",
         )
+        return False
 
     def on_overdue(self, call: Call, request: Request) -> None:
         """The executing member is on the list and does not answer: the client waits no longer."""
-        server = self._server
-        was_sent = server.calls.was_sent(call)
-        server.calls.give_up(call)
+        hub = self._hub
+        was_sent = hub.calls.was_sent(call)
+        hub.calls.give_up(call)
         code, outcome = codes.INDETERMINATE, "; the request may have taken effect"
         if not was_sent:
             code, outcome = codes.RETRYABLE, "; the request was not sent"
         elif self._is_harmless(request):
             code, outcome = codes.OPERATION_TIMEOUT, ""
-        server.answer_error(
+        hub.answer_error(
             request,
             code,
             f"member {call.target} has not answered for {CALL_TIMEOUT_US // 1_000_000} s{outcome}",
@@ -107,27 +107,5 @@ class Forwarding:
 
     def _is_harmless(self, request: Request) -> bool:
         """Whether a request may run twice."""
-        operation = self._server.partition_operations.get(request.type)
-        return operation is not None and operation.retryable
-
-    # -- receiving ------------------------------------------------------------------------
-
-    def on_call(self, sender: MemberId, number: int, body: bytes) -> None:
-        """Another member sends a request of one of its clients.
-
-        Raises:
-            ProtocolError: The body is not a hop count and exactly one request.
-        """
-        if not body:
-            raise ProtocolError("a forwarded request is empty")
-        data = body[1:]
-        origin = ForwardOrigin(sender, number)
-        server = self._server
-        server.dispatch(origin, parse_message(data), body[0])
-        if origin.out:  # at once, so that the bytes of answers are known before the next call
-            server.flush_origin(origin)
-
-    def finish(self, origin: ForwardOrigin) -> None:
-        """Send the reply that a forwarded request has produced."""
-        self._server.calls.answer(origin.member, origin.call, FORWARD_REPLY, b"".join(origin.out))
-        origin.alive = False
+        operation = self._operations.in_partition.get(request.type)
+        return operation is not None and operation.is_retryable

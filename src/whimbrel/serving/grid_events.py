@@ -8,7 +8,6 @@ Best effort: an event is sent once, and what exceeds the bound of a turn is drop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,14 +28,12 @@ from whimbrel.core.ids import PartitionId
 from whimbrel.core.model import MemberList, members_came, members_left
 from whimbrel.core.registry import MAP_KIND, backups_of
 from whimbrel.errors import ProtocolError
-from whimbrel.serving.listeners import GRID, Listener
+from whimbrel.serving.hub import NOTIFY_GRID, Hub
+from whimbrel.serving.listeners import GRID, Listener, Listeners
 from whimbrel.serving.outputs import EventsTold
 from whimbrel.serving.views import with_correlation
 from whimbrel.wire import customs
 from whimbrel.wire.codec import encode_event
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
 
 EVENTS_PER_TURN_MAX = 50_000
 """Events of one turn that are told; a crash at 20,011 partitions with ten members makes 4,004."""
@@ -56,9 +53,10 @@ _decode_batch = msgspec.msgpack.Decoder(list[TRAVELLING]).decode
 class GridEvents:
     """The events of one member's cluster, in and out."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, hub: Hub, listeners: Listeners) -> None:
         """Nobody listens yet."""
-        self._server = server
+        self._hub = hub
+        self._listeners = listeners
         self.fresh: list[GridEvent] = []
         self.for_shell: list[GridEvent] = []
         self._losses_heard: dict[PartitionId, int] = {}
@@ -66,17 +64,16 @@ class GridEvents:
 
     @property
     def _shell_listens(self) -> bool:
-        return self._server.listeners.shell_listens
+        return self._listeners.shell_listens
 
     # -- in -------------------------------------------------------------------------------
 
     def take(self, event: GridEvent) -> None:
         """An event of this master; told at the end of the turn."""
-        server = self._server
-        if not (self._shell_listens or server.listeners.is_wanted(GRID)):
+        if not (self._shell_listens or self._listeners.is_wanted(GRID)):
             return
         if len(self.fresh) >= EVENTS_PER_TURN_MAX:
-            server.tally("grid_events_dropped")
+            self._hub.tally("grid_events_dropped")
             return
         self.fresh.append(event)
 
@@ -114,22 +111,22 @@ class GridEvents:
         if self.fresh:
             events, self.fresh = self.fresh, []
             self._tell(events, is_here=True)
-            members = self._server.listeners.members_that_want(GRID)
+            members = self._listeners.members_that_want(GRID)
             if members:
                 for start in range(0, len(events), EVENTS_PER_FRAME):
                     body = _encode_batch(events[start : start + EVENTS_PER_FRAME])
                     for member in members:
-                        self._server.notify_grid(member, body)
+                        self._hub.notify(member, NOTIFY_GRID, body)
         if self.for_shell:
             told, self.for_shell = tuple(self.for_shell), []
-            self._server.outputs.append(EventsTold(told))
+            self._hub.outputs.append(EventsTold(told))
 
     def _tell(self, events: Sequence[GridEvent], *, is_here: bool) -> None:
         """Our clients' listeners, and the program around us; no loss a second time."""
         events = [event for event in events if not self._is_heard(event)]
         if self._shell_listens:
             self.for_shell.extend(events)
-        listeners = self._server.listeners.named(GRID)
+        listeners = self._listeners.named(GRID)
         for event in events if listeners else ():
             made: dict[str, bytes] = {}
             for listener in listeners:
@@ -151,13 +148,11 @@ class GridEvents:
         if message is None:
             message = made[kind] = _encoded(kind, event)
         if message and (kind != ADD_MAP_LOST or self._concerns(listener.structure, event)):
-            self._server.deliver(
-                listener.connection, with_correlation(message, listener.correlation)
-            )
+            self._hub.deliver(listener.connection, with_correlation(message, listener.correlation))
 
     def _concerns(self, name: str, event: GridEvent) -> bool:
         """Whether a map has lost data: no more backups than were lost with the primary."""
-        entry = self._server.member.registry.get(MAP_KIND, name)
+        entry = self._hub.member.registry.get(MAP_KIND, name)
         if not isinstance(event, PartitionLost) or entry is None or not entry.alive:
             return False
         return sum(backups_of(entry)) <= event.lost_backup_count

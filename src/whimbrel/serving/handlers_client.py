@@ -6,7 +6,7 @@ Knows what each of these requests means; routing and sessions are the server's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import msgspec
 
@@ -14,16 +14,15 @@ from whimbrel.core.ids import ClientId
 from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, backups_value
 from whimbrel.errors import GridError, ProtocolError, UsageError
 from whimbrel.serialization.uuids import NIL_UUID
-from whimbrel.serving.listeners import MAP_SERVICE, Listener
+from whimbrel.serving.listeners import MAP_SERVICE
+from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scope
+from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Phase
 from whimbrel.wire.codec import decode_request, encode_response
 from whimbrel.wire.customs import DistributedObjectInfo, FieldDescriptor, Schema
 from whimbrel.wire.frames import AUTHENTICATED, RawMessage
 from whimbrel.wire.hot import empty_response
-from whimbrel.wire.protocol_table import BY_TYPE, message_type
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import RunOnConnection, Server
+from whimbrel.wire.protocol_table import BY_TYPE
 
 PRODUCT_VERSION = "5.7.0"
 """Version told to clients; their test suites choose what to run by it."""
@@ -55,13 +54,16 @@ class ClientHandlers:
     """The client service of one member."""
 
     def __init__(self, server: Server) -> None:
-        """Register every request of the client service that is offered."""
+        """Greet clients from now on."""
         self._server = server
         self._ctx = server.ctx
         self._registry = server.member.registry
         self.statistics: dict[bytes, ClientStatistics] = {}
         server.intake.hello = self.hello
-        operations: dict[str, RunOnConnection] = {
+
+    def operations(self) -> list[Operation[RunOnConnection]]:
+        """Every request of the client service that is offered; most touch no data."""
+        neutral: dict[str, RunOnConnection] = {
             "authentication": self._authenticate_again,
             "authenticationCustom": self._authenticate_again,
             "ping": self._ping,
@@ -71,17 +73,19 @@ class ClientHandlers:
             "localBackupListener": self._add_backup_listener,
             "createProxy": self._create_proxy,
             "createProxies": self._create_proxies,
-            "destroyProxy": self._destroy_proxy,
             "getDistributedObjects": self._get_distributed_objects,
-            "addDistributedObjectListener": self._add_object_listener,
-            "removeDistributedObjectListener": self._remove_listener,
             "statistics": self._statistics,
             "sendSchema": self._send_schema,
             "fetchSchema": self._fetch_schema,
             "sendAllSchemas": self._send_all_schemas,
         }
-        for name, run in operations.items():
-            server.connection_operations[message_type(f"Client.{name}")] = run
+        here = Scope.CONNECTION
+        rows = [
+            Operation(f"Client.{name}", "", here, Effect.NEUTRAL, run)
+            for name, run in neutral.items()
+        ]
+        destroy = self._destroy_proxy
+        return [*rows, Operation("Client.destroyProxy", MAP_KIND, here, Effect.WRITE, destroy)]
 
     # -- authentication -------------------------------------------------------------------
 
@@ -244,18 +248,6 @@ class ClientHandlers:
         ]
         self._answer(connection, message, response=found)
 
-    def _add_object_listener(self, connection: Connection, message: RawMessage) -> None:
-        name, fields = decode_request(message)
-        listener = Listener(connection, message[5], name, "")
-        listener.local_only = fields["local_only"]
-        registration = self._server.listeners.add_object_listener(listener)
-        self._answer(connection, message, response=registration)
-
-    def _remove_listener(self, connection: Connection, message: RawMessage) -> None:
-        _, fields = decode_request(message)
-        removed = self._server.listeners.remove(fields["registration_id"])
-        self._answer(connection, message, response=removed)
-
     # -- Compact schemas ------------------------------------------------------------------
 
     def _send_schema(self, connection: Connection, message: RawMessage) -> None:
@@ -321,14 +313,12 @@ class ClientHandlers:
                     self._server.deliver(token.connection, token.response())
 
 
+@dataclass(slots=True, eq=False)
 class _Announced:
     """Whom to answer, and how, when an announcement is done."""
 
-    __slots__ = ("connection", "response")
-
-    def __init__(self, connection: Connection, response: Callable[[], bytes]) -> None:
-        self.connection = connection
-        self.response = response
+    connection: Connection
+    response: Callable[[], bytes]
 
 
 def answer(message: RawMessage, **fields: object) -> bytes:

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.structures.record import EntryView
 from whimbrel.errors import ProtocolError, UsageError
 from whimbrel.serving.handlers_client import ClientHandlers, answer, check_name
+from whimbrel.serving.operations import Effect, Operation, RunInPartition, Scope
+from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
 from whimbrel.wire.codec import decode_request
 from whimbrel.wire.customs import SimpleEntryView
@@ -33,9 +36,6 @@ from whimbrel.wire.hot import (
     empty_response,
     with_backup_acks,
 )
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
 
 INT_MAX = 2**31 - 1
 NAMES_CACHED_MAX = 10_000
@@ -56,7 +56,7 @@ class MapHandlers:
     """The map service's requests to one partition, as clients see them."""
 
     def __init__(self, server: Server, clients: ClientHandlers) -> None:
-        """Register every request to one partition that is offered."""
+        """Begin with no map in use."""
         self._server = server
         self._clients = clients
         self._maps = server.maps
@@ -65,9 +65,26 @@ class MapHandlers:
         """The flag of requests whose client counts acknowledgements itself; 0 where nobody does."""
         self._names: dict[bytes, str] = {}
         self._used: dict[str, None] = {}
-        self._register_hot()
-        self._register_reads()
-        self._register_writes()
+
+    def operations(self) -> list[Operation[RunInPartition]]:
+        """Every request to one partition that is offered."""
+        reads: dict[str, RunInPartition] = {
+            "get": self._get,
+            "containsKey": self._contains_key,
+            **{name: self._reading(run) for name, run in self._reads().items()},
+        }
+        writes: dict[str, RunInPartition] = {
+            "put": self._put,
+            "set": self._set,
+            "remove": self._remove,
+            "delete": self._delete,
+            **{name: self._writing(run) for name, run in self._writes().items()},
+        }
+        return [
+            Operation(f"Map.{name}", MAP_KIND, Scope.PARTITION, effect, run)
+            for effect, runs in ((Effect.READ, reads), (Effect.WRITE, writes))
+            for name, run in runs.items()
+        ]
 
     # -- names ----------------------------------------------------------------------------
 
@@ -132,23 +149,6 @@ class MapHandlers:
 
     # -- single keys, short cuts ----------------------------------------------------------
 
-    def _register_hot(self) -> None:
-        self._add("get", write=False, run=self._get)
-        self._add("containsKey", write=False, run=self._contains_key)
-        self._add("put", write=True, run=self._put)
-        self._add("set", write=True, run=self._set)
-        self._add("remove", write=True, run=self._remove)
-        self._add("delete", write=True, run=self._delete)
-
-    def _add(
-        self,
-        method: str,
-        *,
-        write: bool,
-        run: Callable[[Origin, PartitionReplica, RawMessage], None],
-    ) -> None:
-        self._server.add_partition_operation(f"Map.{method}", write, run)
-
     def _get(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])
         value = self._maps.get(partition, self._names.get(raw) or self._name(raw), key)
@@ -197,17 +197,16 @@ class MapHandlers:
 
     # -- single keys by the table ---------------------------------------------------------
 
-    def _add_read(self, method: str, run: Run) -> None:
+    def _reading(self, run: Run) -> RunInPartition:
         def read(origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
             _, fields = decode_request(message)
             check_name(fields["name"])
             data = answer(message, **run(partition, fields["name"], fields))
             self._server.deliver(origin, data)
 
-        self._add(method, write=False, run=read)
+        return read
 
-    def _add_write(self, method: str, run: Run) -> None:
-
+    def _writing(self, run: Run) -> RunInPartition:
         def write(origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
             _, fields = decode_request(message)
             name = fields["name"]
@@ -217,9 +216,9 @@ class MapHandlers:
             values = run(partition, name, fields)
             self._finish(origin, message, reply, answer(message, **values))
 
-        self._add(method, write=True, run=write)
+        return write
 
-    def _register_reads(self) -> None:
+    def _reads(self) -> dict[str, Run]:
         maps = self._maps
 
         def get_all(partition: PartitionReplica, name: str, f: Fields) -> dict[str, Any]:
@@ -240,10 +239,12 @@ class MapHandlers:
             cursor, found = self._fetch(partition, name, f)
             return {"iteration_pointers": _pointers(cursor), "entries": found}
 
-        self._add_read("getAll", get_all)
-        self._add_read("getEntryView", entry_view)
-        self._add_read("fetchKeys", fetch_keys)
-        self._add_read("fetchEntries", fetch_entries)
+        return {
+            "getAll": get_all,
+            "getEntryView": entry_view,
+            "fetchKeys": fetch_keys,
+            "fetchEntries": fetch_entries,
+        }
 
     def _fetch(
         self, partition: PartitionReplica, name: str, fields: Fields
@@ -255,7 +256,7 @@ class MapHandlers:
         cursor = _cursor(fields["iteration_pointers"])
         return self._maps.fetch_entries(partition, name, cursor, min(batch, FETCH_BATCH_MAX))
 
-    def _register_writes(self) -> None:
+    def _writes(self) -> dict[str, Run]:
         maps = self._maps
         answering: tuple[tuple[str, Run], ...] = (
             ("putIfAbsent", lambda p, n, f: _response(
@@ -283,10 +284,7 @@ class MapHandlers:
                 p, n, f["key"], f["value"], f["ttl"], f["max_idle"])),
             ("putAll", lambda p, n, f: maps.put_all(p, n, f["entries"])),
         )  # fmt: skip
-        for method, run in answering:
-            self._add_write(method, run)
-        for method, change in silent:
-            self._add_write(method, _silent(change))
+        return {**dict(answering), **{name: _silent(change) for name, change in silent}}
 
 
 def _silent(change: Change) -> Run:

@@ -7,25 +7,30 @@ how a connection's requests are held while its replies pile up. Knows no request
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from whimbrel.errors import ProtocolError
+from whimbrel.serving.hub import Hub
+from whimbrel.serving.listeners import Listeners
 from whimbrel.serving.outputs import CloseClient
 from whimbrel.serving.session import UNREAD_BYTES_MAX, Connection, Phase
+from whimbrel.serving.views import Views
 from whimbrel.wire.frames import PRELUDE, RawMessage
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
 
 REPLY_BYTES_PER_TURN = 8 * 1024 * 1024
 """Large reply bytes made for one connection before its further requests wait for the next turn."""
+
+Dispatch = Callable[[Connection, RawMessage], None]
 
 
 class Intake:
     """The client connections of one member."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, hub: Hub, views: Views, listeners: Listeners, dispatch: Dispatch) -> None:
+        self._hub = hub
+        self._views = views
+        self._listeners = listeners
+        self._dispatch = dispatch
+        """Runs a request of an authenticated client."""
         self.connections: dict[int, Connection] = {}
         self.hello: Callable[[Connection, RawMessage], None] | None = None
         """What an unauthenticated connection's message runs; set by the client handlers."""
@@ -35,37 +40,37 @@ class Intake:
     def opened(self, conn: int, remote: str) -> None:
         """A client connected."""
         self.connections[conn] = Connection(conn, remote)
-        self._server.tally("connections_opened")
+        self._hub.tally("connections_opened")
 
     def closed(self, conn: int) -> None:
         """A client's connection is gone: forget it and what it registered."""
         connection = self.connections.pop(conn, None)
         if connection is None:
             return
-        self._server.tally("connections_closed")
+        self._hub.tally("connections_closed")
         connection.alive = False
         connection.phase = Phase.CLOSED
         connection.out.clear()
         connection.held.clear()
         self.overflowing.pop(conn, None)
-        self._server.views.drop(connection)
-        self._server.listeners.drop(connection)
+        self._views.drop(connection)
+        self._listeners.drop(connection)
         client_id = connection.client_id
-        if client_id is not None and self._server.clients.get(client_id) is connection:
-            del self._server.clients[client_id]
+        if client_id is not None and self._hub.clients.get(client_id) is connection:
+            del self._hub.clients[client_id]
 
     def close(self, connection: Connection, reason: str) -> None:
         """End a connection after what was already written to it."""
         if connection.phase is not Phase.CLOSED:
-            self._server.flush_origin(connection)
-            self._server.outputs.append(CloseClient(connection.conn, reason))
-            self._server.tally("connections_ended")
+            self._hub.flush_origin(connection)
+            self._hub.outputs.append(CloseClient(connection.conn, reason))
+            self._hub.tally("connections_ended")
             self.closed(connection.conn)
 
     def feed(self, conn: int, data: bytes) -> None:
         """Take bytes of a client."""
         connection = self.connections.get(conn)
-        self._server.only_read = False
+        self._hub.only_read = False
         if connection is None:
             return
         if connection.phase is Phase.PRELUDE:
@@ -77,8 +82,8 @@ class Intake:
         try:
             connection.splitter.feed_into(data, messages)
         except ProtocolError as problem:
-            self._server.tally("protocol_errors")
-            self._server.tally(f"refused_{problem.reason}")
+            self._hub.tally("protocol_errors")
+            self._hub.tally(f"refused_{problem.reason}")
             error = str(problem)
         if connection.held or connection.paused:
             self._hold(connection, messages)
@@ -97,8 +102,8 @@ class Intake:
             connection.prelude = b""
             return rest
         if not PRELUDE.startswith(got):
-            self._server.tally("protocol_errors")
-            self._server.tally("refused_prelude")
+            self._hub.tally("protocol_errors")
+            self._hub.tally("refused_prelude")
             self.close(connection, "the first bytes are not those of a client")
         return b""
 
@@ -107,25 +112,25 @@ class Intake:
         if connection.phase is not Phase.READY:
             self._greet(connection, messages)
             return
-        server = self._server
+        hub = self._hub
         if not connection.dirty:
             connection.dirty = True
-            server.dirty.append(connection)
-        server.only_read = True
-        dispatch = server.dispatch
+            hub.dirty.append(connection)
+        hub.only_read = True
+        dispatch = self._dispatch
         for at, message in enumerate(messages):
             dispatch(connection, message)
             if connection.out_bytes > REPLY_BYTES_PER_TURN or not connection.alive:
-                server.only_read = False
+                hub.only_read = False
                 self._hold(connection, messages[at + 1 :])
                 return
 
     def take_reply(self, conn: int) -> bytes | None:
         """See ``Engine.take_reply``."""
-        server, connection = self._server, self.connections.get(conn)
-        if connection is None or not server.only_read:
+        hub, connection = self._hub, self.connections.get(conn)
+        if connection is None or not hub.only_read:
             return None
-        server.only_read = False
+        hub.only_read = False
         out = connection.out
         connection.out = []
         connection.out_bytes = 0
@@ -136,7 +141,7 @@ class Intake:
         for at, message in enumerate(messages):
             if connection.phase is Phase.READY:
                 self._run(connection, messages[at:])
-                self._server.only_read = False
+                self._hub.only_read = False
                 return
             if connection.phase is Phase.CLOSED or self.hello is None:
                 return
@@ -150,8 +155,8 @@ class Intake:
         if not connection.paused:
             self.overflowing[connection.conn] = connection
         if connection.held_bytes > UNREAD_BYTES_MAX:
-            self._server.tally("slow_readers_ended")
-            self._server.tally("refused_unread_replies")
+            self._hub.tally("slow_readers_ended")
+            self._hub.tally("refused_unread_replies")
             self.close(connection, "the client sends on but does not read")
 
     def unfinished(self) -> list[tuple[int, bool]]:

@@ -13,7 +13,7 @@ is harmless. A registration that widens it is answered when every other member k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import msgspec
 
@@ -22,11 +22,10 @@ from whimbrel.core.messages import RegistryEntry
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.errors import OverloadedError, ProtocolError
 from whimbrel.serialization.uuids import uuid_bytes
+from whimbrel.serving.hub import NOTIFY_EVENT, Hub
+from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import Connection
 from whimbrel.wire.codec import encode_event
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
 
 LISTENERS_MAX = 10_000
 """Most listeners of one member's clients; more are refused as overload."""
@@ -59,37 +58,24 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
     names: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Listener:
     """One registration of a client."""
 
-    __slots__ = (
-        "connection",
-        "correlation",
-        "flags",
-        "include_value",
-        "key",
-        "local_only",
-        "message",
-        "name",
-        "registration",
-        "structure",
-    )
-
-    def __init__(self, connection: Connection, correlation: int, message: str, name: str) -> None:
-        self.connection = connection
-        self.correlation = correlation
-        self.message = message
-        """Name of the registration request; each has its own type of event."""
-        self.name = name
-        """The map, or GRID."""
-        self.structure = ""
-        """The map that a listener of GRID means; its losses are told."""
-        self.registration = b""
-        self.key: bytes | None = None
-        """Serialized key without its partition hash; None for all keys."""
-        self.include_value = True
-        self.flags = 0
-        self.local_only = True
+    connection: Connection
+    correlation: int
+    message: str
+    """Name of the registration request; each has its own type of event."""
+    name: str
+    """The map, or GRID."""
+    structure: str = ""
+    """The map that a listener of GRID means; its losses are told."""
+    registration: bytes = b""
+    key: bytes | None = None
+    """Serialized key without its partition hash; None for all keys."""
+    include_value: bool = True
+    flags: int = 0
+    local_only: bool = True
 
 
 encode_map_event = msgspec.msgpack.Encoder().encode
@@ -101,10 +87,12 @@ _decode_interest = msgspec.msgpack.Decoder(Interest).decode
 class Listeners:
     """All listeners of one member's clients, and what other members want to hear."""
 
-    def __init__(self, server: Server, listened: dict[str, int]) -> None:
-        """``listened`` is the map service's: names for which it must record events."""
-        self._server = server
-        self._listened = listened
+    def __init__(self, hub: Hub, scatter: Scatter) -> None:
+        """Take the notes of other members' interests."""
+        self._hub = hub
+        self._scatter = scatter
+        self._listened = hub.maps.listened
+        """Of the map service: names for which it must record events."""
         self._by_name: dict[str, dict[bytes, Listener]] = {}
         self._by_registration: dict[bytes, Listener] = {}
         self._objects: dict[bytes, Listener] = {}
@@ -115,7 +103,7 @@ class Listeners:
         self._next_registration = 0
         self.shell_listens = False
         """Whether the program around this member wants GRID events, from everywhere."""
-        server.scatter.notes[INTEREST] = self.on_interest
+        scatter.notes[INTEREST] = self.on_interest
 
     @property
     def count(self) -> int:
@@ -127,7 +115,7 @@ class Listeners:
     def new_registration(self) -> bytes:
         """A registration id that no member hands out twice: half our identity, then a number."""
         self._next_registration += 1
-        return uuid_bytes(self._server.ctx.id)[:8] + self._next_registration.to_bytes(8, "big")
+        return uuid_bytes(self._hub.ctx.id)[:8] + self._next_registration.to_bytes(8, "big")
 
     def add(self, listener: Listener, then: Callable[[], None]) -> bytes:
         """Register an entry listener; ``then`` is called when its events arrive from everywhere.
@@ -231,13 +219,13 @@ class Listeners:
             self._told = names
             self._number += 1
         body = _encode_interest(Interest(self._number, names))
-        self._server.scatter.tell(self._server.ctx.others(), INTEREST, body, then)
+        self._scatter.tell(self._hub.ctx.others(), INTEREST, body, then)
 
     def member_came(self, member: MemberId) -> None:
         """A newcomer must know what we want to hear before it owns anything."""
         if self._told:
             body = _encode_interest(Interest(self._number, self._told))
-            self._server.scatter.tell([member], INTEREST, body, None)
+            self._scatter.tell([member], INTEREST, body, None)
 
     def member_left(self, member: MemberId) -> None:
         """Forget what it wanted."""
@@ -282,7 +270,7 @@ class Listeners:
         if wanted:
             body = encode_map_event(event)
             for member in wanted:
-                self._server.notify_event(member, body)
+                self._hub.notify(member, NOTIFY_EVENT, body)
 
     def on_event(self, body: bytes) -> None:
         """An event that arose on another member, for our listeners that want all of them.
@@ -316,7 +304,7 @@ class Listeners:
             uuid=event.source,
             affected_entries=event.affected_count,
         )
-        self._server.deliver(listener.connection, message)
+        self._hub.deliver(listener.connection, message)
 
     def structure_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
         """A structure came or went: tell the object listeners once per change."""
@@ -324,7 +312,7 @@ class Listeners:
         if entry.kind != MAP_KIND or was_alive == entry.alive:
             return
         for listener in list(self._objects.values()):
-            if listener.local_only and entry.origin != self._server.ctx.id:
+            if listener.local_only and entry.origin != self._hub.ctx.id:
                 continue
             message = encode_event(
                 listener.message,
@@ -335,4 +323,4 @@ class Listeners:
                 event_type="CREATED" if entry.alive else "DESTROYED",
                 source=entry.origin,
             )
-            self._server.deliver(listener.connection, message)
+            self._hub.deliver(listener.connection, message)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from whimbrel.core.messages import MergeCounts
 from whimbrel.serving.losses import summary_of
-
-if TYPE_CHECKING:
-    from whimbrel.serving.questions import Questions
-    from whimbrel.serving.server import Server
+from whimbrel.serving.questions import Questions
+from whimbrel.serving.server import Server
 
 
 def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
@@ -17,10 +13,10 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name in sorted(server.counters):
         figures[f"{name}_total"] = server.counters[name]
-    for operation in server.partition_operations.values():
+    for operation in server.operations.in_partition.values():
         if operation.count:
             method = operation.name.partition(".")[2]
-            figures[f"requests_map_{method}_total"] = operation.count
+            figures[f"requests_{operation.kind}_{method}_total"] = operation.count
     member = server.member
     figures["clients"] = sum(
         1 for connection in server.intake.connections.values() if connection.client_id is not None
@@ -51,7 +47,7 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
         figures[f"split_brain_entries_{name}_total"] = sum(getattr(c, name) for c in merged)
     figures["split_brain_entries_lost_total"] = member.merging.lost
     figures["split_brain_entries_waiting"] = member.merging.remaining
-    figures["split_brain_protection_refusing"] = int(server.protection.is_refusing)
+    figures["split_brain_protection_refusing"] = int(server.admission.protection.is_refusing)
     figures["survives"] = member.safety.survives()
     figures["degraded"] = int(bool(member.safety.degraded_because()))
     figures["replicas_missing"] = member.safety.missing_replicas()

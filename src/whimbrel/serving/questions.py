@@ -7,16 +7,14 @@ by name in ``documents``. Answers of members that left or stay silent are error 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import Message, QuestionAnswered, QuestionAsked
 from whimbrel.core.model import MemberList, members_left
 from whimbrel.errors import GridError, UsageError
+from whimbrel.serving.hub import Hub
 from whimbrel.serving.outputs import Answered
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
 
 QUESTION_TIMEOUT_US = 5_000_000
 """A question to another member that is not answered by then is answered with an error."""
@@ -27,23 +25,21 @@ Document = Callable[[bytes], bytes]
 """Makes a JSON document from JSON arguments; a GridError's text becomes the error sentence."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A question on its way."""
 
-    __slots__ = ("asked_us", "deadline_us", "member", "message")
-
-    def __init__(self, member: MemberId, message: QuestionAsked, now_us: int) -> None:
-        self.member = member
-        self.message = message
-        self.asked_us = now_us
-        self.deadline_us = now_us + QUESTION_TIMEOUT_US
+    member: MemberId
+    message: QuestionAsked
+    asked_us: int
+    deadline_us: int
 
 
 class Questions:
     """Questions of one member, in both directions."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
         self.documents: dict[str, Document] = {}
         """What this member can tell, by name; the layers above add theirs."""
         self._waiting: dict[int, _Waiting] = {}
@@ -55,7 +51,7 @@ class Questions:
 
     def ask(self, member: MemberId | None, what: str, arguments: bytes) -> int:
         """Ask a member, the master when None; an ``Answered`` with the returned number comes."""
-        ctx = self._server.ctx
+        ctx = self._hub.ctx
         call = ctx.next_number()
         target = ctx.master if member is None else member
         if target is None:
@@ -69,7 +65,9 @@ class Questions:
             self._finish(call, b"", f"{QUESTIONS_MAX} questions wait for answers already")
         else:
             message = QuestionAsked(call, what, arguments)
-            self._waiting[call] = _Waiting(target, message, ctx.now_us)
+            self._waiting[call] = _Waiting(
+                target, message, ctx.now_us, ctx.now_us + QUESTION_TIMEOUT_US
+            )
             ctx.send(target, message)
         return call
 
@@ -77,7 +75,7 @@ class Questions:
         """Take QuestionAsked or QuestionAnswered."""
         if isinstance(message, QuestionAsked):
             document, error = self._make(message.what, message.arguments)
-            self._server.ctx.send(sender, QuestionAnswered(message.call, document, error))
+            self._hub.ctx.send(sender, QuestionAnswered(message.call, document, error))
         elif isinstance(message, QuestionAnswered):
             waiting = self._waiting.pop(message.call, None)
             if waiting is not None:
@@ -93,7 +91,7 @@ class Questions:
 
     def tick(self) -> None:
         """Repeat questions that may have been lost; give up those that are late."""
-        ctx = self._server.ctx
+        ctx = self._hub.ctx
         for call, waiting in list(self._waiting.items()):
             if ctx.now_us >= waiting.deadline_us:
                 del self._waiting[call]
@@ -112,4 +110,4 @@ class Questions:
             return b"", str(error)
 
     def _finish(self, call: int, document: bytes, error: str) -> None:
-        self._server.outputs.append(Answered(call, document, error))
+        self._hub.outputs.append(Answered(call, document, error))

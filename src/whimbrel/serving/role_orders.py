@@ -1,23 +1,19 @@
 """Orders to one member to become a data member or lite, and what became of them.
 
-An order is answered at once with its number; whoever gave it asks for the outcome by that number.
+An order is answered at once with its number; whoever gave it asks for a report by that number.
 So a demotion, which takes as long as its data need to move, holds no question open.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from whimbrel.core.member import Member
 from whimbrel.core.membership.promotion import problem_of
 from whimbrel.errors import GridError, UsageError
 
-if TYPE_CHECKING:
-    from whimbrel.core.member import Member
-
-OUTCOMES_MAX = 100
-"""Outcomes that are kept; the oldest are forgotten."""
+REPORTS_MAX = 100
+"""Reports that are kept; the oldest are forgotten."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -29,12 +25,12 @@ class RoleOrder(msgspec.Struct, frozen=True):
 
 
 class RoleQuestion(msgspec.Struct, frozen=True):
-    """Asks for the outcome of an order by its number."""
+    """Asks for the report on an order by its number."""
 
     number: int
 
 
-class Outcome(msgspec.Struct):
+class OrderReport(msgspec.Struct):
     """What became of an order; ``problem`` is "" when it is done or under way."""
 
     number: int
@@ -51,7 +47,7 @@ class RoleOrders:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._outcomes: dict[int, Outcome] = {}
+        self._reports: dict[int, OrderReport] = {}
 
     def promote(self, arguments: bytes) -> bytes:
         """Order this very member to become a data member (GCM-27).
@@ -70,7 +66,7 @@ class RoleOrders:
         return self._order(arguments, lite=True)
 
     def role(self, arguments: bytes) -> bytes:
-        """The outcome of an order.
+        """The report on an order.
 
         Raises:
             UsageError: No such order is remembered.
@@ -79,10 +75,10 @@ class RoleOrders:
             question = msgspec.json.decode(arguments, type=RoleQuestion)
         except msgspec.DecodeError as problem:
             raise UsageError(f"not a question about an order: {problem}") from None
-        outcome = self._outcomes.get(question.number)
-        if outcome is None:
+        report = self._reports.get(question.number)
+        if report is None:
             raise UsageError(f"this member remembers no order {question.number}")
-        return _encode(outcome)
+        return _encode(report)
 
     def _order(self, arguments: bytes, lite: bool) -> bytes:
         try:
@@ -91,15 +87,15 @@ class RoleOrders:
             raise UsageError(f"not an order this member understands: {problem}") from None
         if order.member != self._member.ctx.id:
             raise UsageError(f"this is not member {order.member}")
-        outcome = Outcome(self._member.ctx.next_number(), lite)
-        self._outcomes[outcome.number] = outcome
-        while len(self._outcomes) > OUTCOMES_MAX:
-            del self._outcomes[next(iter(self._outcomes))]
+        report = OrderReport(self._member.ctx.next_number(), lite)
+        self._reports[report.number] = report
+        while len(self._reports) > REPORTS_MAX:
+            del self._reports[next(iter(self._reports))]
 
         def ended(error: GridError | None) -> None:
-            outcome.done = True
+            report.done = True
             if error is not None:
-                outcome.problem, outcome.reason = problem_of(error), str(error)
+                report.problem, report.reason = problem_of(error), str(error)
 
         self._member.membership.want_role(lite, ended)
-        return _encode(outcome)
+        return _encode(report)

@@ -11,18 +11,18 @@ The same channel carries notes between serving layers (``tell``): what listeners
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 import msgspec
 
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.errors import GridError, OverloadedError, ProtocolError
+from whimbrel.errors import OverloadedError, ProtocolError
 from whimbrel.serving.calls import Call
+from whimbrel.serving.hub import Hub
+from whimbrel.serving.operations import Operation, Operations, RunShare, Share
+from whimbrel.serving.shares import Shares
 from whimbrel.wire import errors as codes
 from whimbrel.wire.links import SCATTER, SCATTER_REPLY
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
 
 GATHERS_MAX = 1_000
 """Whole-map calls of one member under way; more are refused as overload."""
@@ -32,8 +32,6 @@ GATHER_BYTES_MAX = 512 * 1024 * 1024
 """Most bytes of keys and values one whole-map call may return."""
 SHARE_BYTES_MAX = 128 * 1024 * 1024
 """Most bytes of one member's answer; it must fit into a link frame."""
-WRITES = ("clear", "evict_all")
-"""Operations that change something. Doing one twice is harmless, so they are asked for again."""
 TELL = "tell:"
 """Prefix of notes, which concern no partition."""
 
@@ -47,67 +45,34 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
     partitions: list[int]
 
 
-class Share(msgspec.Struct, array_like=True):
-    """The answer: partitions covered, a number, items (keys, values or both in turn)."""
-
-    partitions: list[int]
-    count: int = 0
-    items: list[bytes] = []
-    error: str = ""
-    code: int = codes.GENERIC
-    """Error code of the client protocol that goes with ``error``."""
-    has_acted: bool = True
-    """Whether a write may have changed something of this member's, covered or not."""
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode_asked = msgspec.msgpack.Decoder(Asked).decode
 _decode_share = msgspec.msgpack.Decoder(Share).decode
 
 Finished = Callable[["Gather"], None]
-Execute = Callable[[str, bytes, Sequence[PartitionId], Callable[[Share], None]], None]
-"""Runs an operation on own partitions: (map name, argument, partitions, done)."""
 
 
+@dataclass(slots=True, eq=False)
 class Gather:
     """A whole-map call under way."""
 
-    __slots__ = (
-        "argument",
-        "bytes",
-        "code",
-        "count",
-        "deadline_us",
-        "error",
-        "finished",
-        "has_acted",
-        "items",
-        "missing",
-        "name",
-        "operation",
-        "out",
-    )
-
-    def __init__(
-        self, operation: str, name: str, argument: bytes, partition_count: int, finished: Finished
-    ) -> None:
-        self.operation = operation
-        self.name = name
-        self.argument = argument
-        self.missing: dict[int, None] = dict.fromkeys(range(partition_count))
-        """Partitions that nobody has answered for and nobody is asked about."""
-        self.out = 0
-        """Members that are asked and have not answered."""
-        self.count = 0
-        self.items: list[bytes] = []
-        self.bytes = 0
-        self.error = ""
-        self.code = codes.GENERIC
-        """Error code of the client protocol that goes with ``error``."""
-        self.has_acted = False
-        """Whether a write may have changed something already, so that it cannot fail any more."""
-        self.finished = finished
-        self.deadline_us = 0
+    operation: Operation[RunShare]
+    name: str
+    argument: bytes
+    missing: dict[int, None]
+    """Partitions that nobody has answered for and nobody is asked about."""
+    finished: Finished
+    deadline_us: int
+    out: int = 0
+    """Members that are asked and have not answered."""
+    count: int = 0
+    items: list[bytes] = field(default_factory=list)
+    item_bytes: int = 0
+    error: str = ""
+    code: int = codes.GENERIC
+    """Error code of the client protocol that goes with ``error``."""
+    has_acted: bool = False
+    """Whether a write may have changed something already, so that it cannot fail any more."""
 
     def failure(self) -> tuple[int, str]:
         """(error code, text) of a call that has ended with ``error``.
@@ -115,38 +80,34 @@ class Gather:
         A write that some member has carried out, or may still, has not failed: its outcome is
         unknown (docs/design/0013).
         """
-        if self.operation in WRITES and (self.has_acted or self.out):
+        if self.operation.is_write and (self.has_acted or self.out):
             return codes.INDETERMINATE, f"some partitions may be done: {self.error}"
         return self.code, self.error
 
 
+@dataclass(slots=True, eq=False)
 class _Asking:
     """One member's part of a gather, as the token of its call."""
 
-    __slots__ = ("gather", "partitions")
-
-    def __init__(self, gather: Gather, partitions: list[int]) -> None:
-        self.gather = gather
-        self.partitions = partitions
+    gather: Gather
+    partitions: list[int]
 
 
+@dataclass(slots=True, eq=False)
 class _Telling:
     """A note to several members, as the token of its calls."""
 
-    __slots__ = ("then", "waiting")
-
-    def __init__(self, waiting: int, then: Callable[[], None] | None) -> None:
-        self.waiting = waiting
-        self.then = then
+    waiting: int
+    then: Callable[[], None] | None
 
 
 class Scatter:
     """Whole-map calls of one member, asking and answering."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.executors: dict[str, Execute] = {}
-        """Operations by name; filled by the map handlers."""
+    def __init__(self, hub: Hub, operations: Operations, shares: Shares) -> None:
+        self._hub = hub
+        self._operations = operations.shares
+        self._shares = shares
         self.notes: dict[str, Callable[[MemberId, bytes], None]] = {}
         """Takers of notes by name."""
         self._gathers: list[Gather] = []
@@ -158,46 +119,49 @@ class Scatter:
 
     # -- asking ---------------------------------------------------------------------------
 
-    def gather(self, operation: str, name: str, argument: bytes, finished: Finished) -> None:
-        """Run an operation on all partitions; ``finished`` gets the sum, or ``error``.
+    def gather(self, share: str, name: str, argument: bytes, finished: Finished) -> None:
+        """Ask for a share of all partitions; ``finished`` gets the sum, or ``error``.
 
         Raises:
             OverloadedError: Too many whole-map calls are under way.
         """
         if len(self._gathers) >= GATHERS_MAX:
             raise OverloadedError(f"at most {GATHERS_MAX} whole-map calls run at once")
-        ctx = self._server.ctx
-        gather = Gather(operation, name, argument, ctx.settings.partition_count, finished)
-        gather.deadline_us = ctx.now_us + GATHER_TIMEOUT_US
+        ctx = self._hub.ctx
+        missing = dict.fromkeys(range(ctx.settings.partition_count))
+        deadline_us = ctx.now_us + GATHER_TIMEOUT_US
+        gather = Gather(self._operations[share], name, argument, missing, finished, deadline_us)
         self._gathers.append(gather)
         self._ask(gather)
         self._maybe_finish(gather)
 
     def _ask(self, gather: Gather) -> None:
         """Ask the primaries of all missing partitions that are known."""
-        server = self._server
+        hub = self._hub
         mine: list[PartitionId] = []
         others: dict[MemberId | None, list[int]] = {}
-        partitions, rows = server.dataplane.partitions, server.table.rows
+        partitions, rows = hub.dataplane.partitions, hub.table.rows
         for pid in gather.missing:
             if partitions[pid].readable:
                 mine.append(PartitionId(pid))
             elif not partitions[pid].is_primary:
                 others.setdefault(rows[pid][0], []).append(pid)
         for member, pids in others.items():
-            if member is not None and server.forwarding.primary_to_ask(pids[0]) == member:
+            if member is not None and hub.primary_to_ask(pids[0]) == member:
                 self._ask_member(gather, member, pids)
         if mine and not gather.error:
             for pid in mine:
                 del gather.missing[pid]
             gather.out += 1
             asking = _Asking(gather, list(mine))
-            self._execute(gather.operation, gather.name, gather.argument, mine, self._taker(asking))
+            self._shares.execute(
+                None, gather.operation.name, gather.name, gather.argument, mine, self._taker(asking)
+            )
 
     def _ask_member(self, gather: Gather, member: MemberId, pids: list[int]) -> None:
-        body = _encode(Asked(gather.operation, gather.name, gather.argument, pids))
+        body = _encode(Asked(gather.operation.name, gather.name, gather.argument, pids))
         try:
-            self._server.calls.start(member, SCATTER, body, _Asking(gather, pids))
+            self._hub.calls.start(member, SCATTER, body, _Asking(gather, pids))
         except OverloadedError as error:
             gather.error, gather.code = str(error), codes.OVERLOAD
             return
@@ -222,10 +186,10 @@ class Scatter:
                 gather.missing[pid] = None
         gather.count += share.count
         gather.items.extend(share.items)
-        gather.bytes += sum(map(len, share.items))
+        gather.item_bytes += sum(map(len, share.items))
         if share.error:
             gather.error, gather.code = share.error, share.code
-        elif gather.bytes > GATHER_BYTES_MAX:
+        elif gather.item_bytes > GATHER_BYTES_MAX:
             gather.error = f"the result has more than {GATHER_BYTES_MAX} bytes"
             gather.code = codes.MESSAGE_TOO_BIG
 
@@ -238,7 +202,7 @@ class Scatter:
         is_over = not gather.out
         if not gather.error:
             is_over = is_over and not gather.missing
-        elif gather.operation not in WRITES or self._server.ctx.now_us >= gather.deadline_us:
+        elif not gather.operation.is_write or self._hub.ctx.now_us >= gather.deadline_us:
             is_over = True
         if is_over and gather in self._gathers:
             self._gathers.remove(gather)
@@ -246,7 +210,7 @@ class Scatter:
 
     def ask_again(self) -> None:
         """Rows changed or time passed: ask about what nobody has answered, end what is late."""
-        ctx = self._server.ctx
+        ctx = self._hub.ctx
         for gather in list(self._gathers):
             if gather.error:
                 pass
@@ -280,7 +244,7 @@ class Scatter:
         telling = _Telling(len(members), then)
         payload = _encode(Asked(TELL + what, "", body, []))
         for member in members:
-            self._server.calls.start(member, SCATTER, payload, telling, essential=True)
+            self._hub.calls.start(member, SCATTER, payload, telling, essential=True)
 
     def _told(self, telling: _Telling) -> None:
         telling.waiting -= 1
@@ -323,8 +287,8 @@ class Scatter:
         if isinstance(token, _Telling):
             self._told(token)
             return
-        was_sent = self._server.calls.was_sent(call)
-        self._server.calls.give_up(call)
+        was_sent = self._hub.calls.was_sent(call)
+        self._hub.calls.give_up(call)
         if isinstance(token, _Asking):
             self._take_share(token, Share([], has_acted=was_sent))
             self._maybe_finish(token.gather)
@@ -341,7 +305,7 @@ class Scatter:
             asked = _decode_asked(body)
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProtocolError(f"not a whole-map call: {error}") from error
-        calls = self._server.calls
+        calls = self._hub.calls
 
         def answer(share: Share) -> None:
             if sum(map(len, share.items)) > SHARE_BYTES_MAX:
@@ -355,29 +319,6 @@ class Scatter:
             take(sender, asked.argument)
             answer(Share([]))
             return
-        count = self._server.ctx.settings.partition_count
-        partition = self._server.dataplane.partition
-        mine = [
-            PartitionId(pid)
-            for pid in asked.partitions
-            if 0 <= pid < count and partition(PartitionId(pid)).readable
-        ]
-        self._execute(asked.operation, asked.name, asked.argument, mine, answer)
-
-    def _execute(
-        self,
-        operation: str,
-        name: str,
-        argument: bytes,
-        partitions: Sequence[PartitionId],
-        done: Callable[[Share], None],
-    ) -> None:
-        execute = self.executors.get(operation)
-        if execute is None:
-            unknown = f"this member does not know the whole-map call {operation!r}"
-            done(Share([], error=unknown, has_acted=False))
-            return
-        try:
-            execute(name, argument, partitions, done)
-        except GridError as error:  # refused as a whole; a write says partition by partition else
-            done(Share([], error=str(error), code=codes.code_of(error), has_acted=False))
+        count = self._hub.ctx.settings.partition_count
+        pids = [PartitionId(pid) for pid in asked.partitions if 0 <= pid < count]
+        self._shares.execute(sender, asked.operation, asked.name, asked.argument, pids, answer)

@@ -9,12 +9,12 @@ requests mean is in the ``handlers`` modules; this module knows neither.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.member import Member
 from whimbrel.core.merging.target import MergeWait
-from whimbrel.core.model import ClusterState, MemberList, members_came, members_left
+from whimbrel.core.model import MemberList, members_came, members_left
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.errors import (
     GridError,
@@ -24,15 +24,22 @@ from whimbrel.errors import (
     UsageError,
 )
 from whimbrel.serving.absent import Absences
-from whimbrel.serving.calls import Call, Calls
+from whimbrel.serving.admission import Admission
+from whimbrel.serving.calls import Call
 from whimbrel.serving.forwarding import Forwarding
 from whimbrel.serving.grid_events import GridEvents
+from whimbrel.serving.hub import (
+    NOTIFY_BACKUPS,
+    NOTIFY_EVENT,
+    NOTIFY_GRID,
+    SMALL_REPLY_BYTES,
+    Hub,
+)
 from whimbrel.serving.intake import Intake
 from whimbrel.serving.listeners import Listeners, MapEvent
-from whimbrel.serving.outputs import BULK, Output, ToClient, ToPeer
+from whimbrel.serving.operations import Operations
+from whimbrel.serving.outputs import BULK, ToPeer
 from whimbrel.serving.parking import ParkingLot
-from whimbrel.serving.passive import REFUSED_TYPES, refusal
-from whimbrel.serving.protection import Protection
 from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import (
     IN_FLIGHT_MAX,
@@ -41,10 +48,10 @@ from whimbrel.serving.session import (
     Origin,
     Request,
 )
+from whimbrel.serving.shares import Shares
 from whimbrel.serving.views import Views
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire import errors as codes
-from whimbrel.wire.errors import encode_error, encode_exception
 from whimbrel.wire.frames import RawMessage, message_bytes, parse_message
 from whimbrel.wire.hot import backup_event
 from whimbrel.wire.links import (
@@ -56,36 +63,13 @@ from whimbrel.wire.links import (
     SCATTER,
     SCATTER_REPLY,
 )
-from whimbrel.wire.protocol_table import SHAPES, message_name
+from whimbrel.wire.protocol_table import message_name
 
 SWEEP_PER_TICK = 2_000
 """Expired entries removed in one tick."""
 
-SMALL_REPLY_BYTES = 4096
-"""Longer replies count towards the limit of reply bytes per turn."""
-
-NOTIFY_BACKUPS = b"\x00"
-NOTIFY_EVENT = b"\x01"
-NOTIFY_GRID = b"\x02"
 _BACKUP_NOTICE = struct.Struct("<16sq")
 """Client and correlation id of the call whose backup is done."""
-
-RunOnPartition = Callable[[Origin, PartitionReplica, RawMessage], None]
-RunOnConnection = Callable[[Connection, RawMessage], None]
-
-
-class PartitionOperation:
-    """A request that belongs to one partition, and how it runs on the primary."""
-
-    __slots__ = ("count", "name", "retryable", "run", "write")
-
-    def __init__(self, name: str, write: bool, retryable: bool, run: RunOnPartition) -> None:
-        self.name = name
-        self.write = write
-        self.retryable = retryable
-        """Whether running it twice is harmless, so that a lost forward may be repeated."""
-        self.run = run
-        self.count = 0
 
 
 def correlation_of(message: bytes) -> int:
@@ -93,92 +77,33 @@ def correlation_of(message: bytes) -> int:
     return int.from_bytes(message[10:18], "little", signed=True)
 
 
-class Server:
+class Server(Hub):
     """Request routing of one member, and the parts of its serving layer."""
 
     def __init__(self, member: Member) -> None:
-        self.member = member
-        self.ctx = member.ctx
-        self.dataplane = member.dataplane
-        self.table = member.migrations.table
-        self.maps = member.maps
-        self.clients: dict[bytes, Connection] = {}
-        """Authenticated clients by uuid; the newest connection of each."""
+        super().__init__(member)
         self._partitions = self.dataplane.partitions
         self._partition_count = len(self._partitions)
-        self.counters: dict[str, int] = {}
-        self.outputs: list[Output] = []
-        self.partition_operations: dict[int, PartitionOperation] = {}
-        self.connection_operations: dict[int, RunOnConnection] = {}
-        self.parking = ParkingLot(self.ctx.settings.backup_timeout_us)
-        self.calls = Calls(self.ctx.started_us, self.send_frame)
-        self.forwarding = Forwarding(self)
-        self.scatter = Scatter(self)
-        self.listeners = Listeners(self, self.maps.listened)
-        self.grid = GridEvents(self)
-        self.views = Views(self)
+        self.operations = Operations()
+        self._in_partition = self.operations.in_partition
+        self.admission = Admission(self.ctx, self.operations)
         self.absences = Absences(self.ctx)
-        self.protection = Protection(self)
-        self.intake = Intake(self)
-        self.only_read = False
-        """Whether what a client sent last were nothing but reads that are answered by now."""
-        self.is_passive = False
-        """Whether the cluster state refuses what changes data (GCM-07)."""
-        self.dirty: list[Origin] = []
-        """Origins to flush at the end of this turn."""
+        self.parking = ParkingLot(self.ctx.settings.backup_timeout_us)
+        self.forwarding = Forwarding(self, self.operations, self.parking)
+        self.shares = Shares(self, self.operations, self.admission)
+        self.scatter = Scatter(self, self.operations, self.shares)
+        self.listeners = Listeners(self, self.scatter)
+        self.grid = GridEvents(self, self.listeners)
+        self.views = Views(self)
+        self.intake = Intake(self, self.views, self.listeners, self.dispatch)
         self._newcomers: list[MemberId] = []
         """Members that came in this step; what is sent before their links is lost."""
 
-    # -- small tools ----------------------------------------------------------------------
-
-    def tally(self, name: str, count: int = 1) -> None:
-        """Count something by name, for ``/metrics``."""
-        self.counters[name] = self.counters.get(name, 0) + count
-
-    def send_frame(self, peer: MemberId, kind: int, payload: bytes) -> None:
-        """Send a frame to a member, over its bulk connection."""
-        self.outputs.append(ToPeer(peer, BULK, kind, payload))
-
-    def deliver(self, origin: Origin, data: bytes) -> None:
-        """Give reply or event bytes to an origin; dropped when it is gone."""
-        if not origin.alive:
-            return
-        origin.out.append(data)
-        if len(data) > SMALL_REPLY_BYTES:
-            origin.out_bytes += len(data)
-        if not origin.dirty:
-            origin.dirty = True
-            self.dirty.append(origin)
-
-    def mark(self, origin: Origin) -> None:
-        """Have an origin flushed whose ``out`` was filled directly."""
-        if not origin.dirty:
-            origin.dirty = True
-            self.dirty.append(origin)
-
-    def fail(self, origin: Origin, correlation: int, code: int, text: str) -> None:
-        """Answer a request with an error."""
-        self.tally(f"errors_{code}")
-        self.deliver(origin, encode_error(correlation, code, text))
-
-    def refuse(self, origin: Origin, correlation: int, error: GridError) -> None:
-        """Answer a request with an exception of ours."""
-        self.tally(f"errors_{codes.code_of(error)}")
-        self.tally(f"refused_{error.reason}")
-        self.deliver(origin, encode_exception(correlation, error))
-
     # -- requests -------------------------------------------------------------------------
-
-    def add_partition_operation(self, name: str, write: bool, run: RunOnPartition) -> None:
-        """Offer a request that belongs to one partition."""
-        shape = SHAPES[name]
-        retryable = shape.retryable or not write
-        operation = PartitionOperation(name, write, retryable, run)
-        self.partition_operations[shape.type] = operation
 
     def dispatch(self, origin: Origin, message: RawMessage, hops: int = 0) -> None:
         """Run a request here, or park it, or send it on; its errors become replies."""
-        operation = self.partition_operations.get(message[4])
+        operation = self._in_partition.get(message[4])
         try:
             if operation is None:
                 self.only_read = False
@@ -190,10 +115,10 @@ class Server:
                     f"there is no partition {pid}; {operation.name} needs one",
                     reason="partition_id",
                 )
+            if operation.is_guarded:
+                self.admission.admit(operation, message)
             partition = self._partitions[pid]
-            if operation.write:
-                if self.is_passive:
-                    raise refusal(message[4])
+            if operation.is_write:
                 self.only_read = False
                 ready = partition.writable
             else:
@@ -203,23 +128,24 @@ class Server:
                 operation.run(origin, partition, message)
             else:
                 self.only_read = False
-                self._wait_or_refuse(origin, partition, message, hops)
+                self._let_wait(origin, partition, message, hops)
         except GridError as error:
-            self._end_write()
-            self.refuse(origin, message[5], error)
+            self._refuse_run(origin, message[5], error)
 
-    def _end_write(self) -> None:
-        """A write has failed half-way: later changes have nothing to do with its reply."""
+    def _refuse_run(self, origin: Origin, correlation: int, error: GridError) -> None:
+        """A request has failed, perhaps half-way: later changes do not concern its reply."""
         self.dataplane.reply = None
         self.dataplane.ack_to = b""
+        self.refuse(origin, correlation, error)
 
     def _dispatch_other(self, origin: Origin, message: RawMessage) -> None:
-        run = self.connection_operations.get(message[4])
-        if self.is_passive and message[4] in REFUSED_TYPES:
-            raise refusal(message[4])
-        if run is not None and isinstance(origin, Connection):
-            run(origin, message)
-            return
+        operation = self.operations.others.get(message[4])
+        if operation is not None:
+            if operation.is_guarded:
+                self.admission.admit(operation, message)
+            if isinstance(origin, Connection):
+                operation.run(origin, message)
+                return
         name = message_name(message[4])
         if name is None:
             if message[4] == 0:
@@ -232,30 +158,7 @@ class Server:
         self.tally("unsupported_requests")
         raise self.absences.request(name)
 
-    def dispatch_request(self, request: Request) -> None:
-        """Run a request that waited, unless nobody waits for it any more."""
-        origin = request.origin
-        if not origin.alive:
-            return
-        operation = self.partition_operations[request.type]
-        partition = self.dataplane.partition(request.partition)
-        try:
-            if operation.write and self.is_passive:
-                origin.in_flight -= 1
-                raise refusal(request.type)
-            if not partition.is_primary:
-                self.forwarding.route(request)
-            elif not (partition.writable if operation.write else partition.readable):
-                self.park(request)
-            else:
-                origin.in_flight -= 1
-                operation.count += 1
-                operation.run(origin, partition, parse_message(request.data))
-        except GridError as error:
-            self._end_write()
-            self.refuse(origin, request.correlation, error)
-
-    def _wait_or_refuse(
+    def _let_wait(
         self, origin: Origin, partition: PartitionReplica, message: RawMessage, hops: int
     ) -> None:
         """A request that cannot run here and now: park it or send it on."""
@@ -263,30 +166,28 @@ class Server:
             raise OverloadedError(f"{IN_FLIGHT_MAX} requests of this connection wait already")
         origin.in_flight += 1
         request = Request(origin, message, message_bytes(message), hops)
-        if partition.is_primary:
-            self.park(request)
-        else:
-            self.forwarding.route(request)
+        self.forwarding.wait(request, partition)
 
-    def park(self, request: Request) -> None:
-        """Keep a request until its partition is free, or refuse it as retryable."""
-        if not self.parking.park(request, self.ctx.now_us):
-            self.tally("parking_overflows")
-            self.answer_error(
-                request,
-                codes.PARTITION_MIGRATING,
-                f"partition {request.partition} cannot serve now and too many requests wait",
-            )
-
-    def answer(self, request: Request, data: bytes) -> None:
-        """Give a waiting request its reply."""
-        request.origin.in_flight -= 1
-        self.deliver(request.origin, data)
-
-    def answer_error(self, request: Request, code: int, text: str) -> None:
-        """Give a waiting request an error."""
-        request.origin.in_flight -= 1
-        self.fail(request.origin, request.correlation, code, text)
+    def dispatch_request(self, request: Request) -> None:
+        """Run a request that waited, unless nobody waits for it any more."""
+        origin = request.origin
+        if not origin.alive:
+            return
+        operation = self._in_partition[request.type]
+        partition = self._partitions[request.partition]
+        message = parse_message(request.data)
+        origin.in_flight -= 1
+        try:
+            if operation.is_guarded:
+                self.admission.admit(operation, message)
+            if partition.writable if operation.is_write else partition.readable:
+                operation.count += 1
+                operation.run(origin, partition, message)
+            else:
+                origin.in_flight += 1
+                self.forwarding.wait(request, partition)
+        except GridError as error:
+            self._refuse_run(origin, request.correlation, error)
 
     # -- frames of other members ----------------------------------------------------------
 
@@ -314,8 +215,18 @@ class Server:
             raise ProtocolError(f"a frame of kind {kind} is not for the serving layer")
 
     def _run_call(self, peer: MemberId, kind: int, number: int, body: bytes) -> None:
-        room = self.forwarding if kind == FORWARD else self.scatter
-        room.on_call(peer, number, body)
+        if kind == FORWARD:
+            self._run_forwarded(ForwardOrigin(peer, number), body)
+        else:
+            self.scatter.on_call(peer, number, body)
+
+    def _run_forwarded(self, origin: ForwardOrigin, body: bytes) -> None:
+        """Another member sends a request of one of its clients: a hop count and the request."""
+        if not body:
+            raise ProtocolError("a forwarded request is empty")
+        self.dispatch(origin, parse_message(body[1:]), body[0])
+        if origin.out:  # at once, so that the bytes of answers are known before the next call
+            self.flush_origin(origin)
 
     def _take_reply(self, call: Call, body: bytes) -> None:
         if isinstance(call.token, Request):
@@ -335,26 +246,9 @@ class Server:
         else:
             raise ProtocolError("a notice of unknown kind or length")
 
-    def notify_event(self, member: MemberId, body: bytes) -> None:
-        """Send an event to a member that wants it."""
-        self.send_frame(member, NOTIFY, NOTIFY_EVENT + body)
-
-    def notify_grid(self, member: MemberId, body: bytes) -> None:
-        """Send a batch of the cluster's events to a member that wants them."""
-        self.send_frame(member, NOTIFY, NOTIFY_GRID + body)
-
-    def link_restored(self, member: MemberId) -> None:
-        """Send again what the broken link may have lost."""
-        self.calls.link_restored(member)
-
-    def link_lost(self, member: MemberId) -> None:
-        """What is sent to a member from now on does not leave."""
-        self.calls.link_lost(member)
-
     def members_changed(self, old: MemberList, new: MemberList) -> None:
         """The member list changed: tell clients, end calls to those who left."""
-        self.is_passive = new.state is ClusterState.PASSIVE
-        self.protection.members_changed()
+        self.admission.members_changed()
         for member in members_left(old, new):
             self.listeners.member_left(member)
             for call, was_sent in self.calls.member_left(member):
@@ -372,7 +266,8 @@ class Server:
 
     def _lose(self, call: Call, was_sent: bool) -> None:
         if isinstance(call.token, Request):
-            self.forwarding.on_lost(call, call.token, was_sent)
+            if self.forwarding.on_lost(call, call.token, was_sent):
+                self.dispatch_request(call.token)
         else:
             self.scatter.on_lost(call, was_sent)
 
@@ -403,6 +298,7 @@ class Server:
                     f"partition {request.partition} could not serve in time",
                 )
         self._run_parked(self.parking.partitions(self._can_go_on))
+        self.shares.begin()
         self.scatter.ask_again()
         for call in self.calls.take_overdue(self.ctx.now_us):
             self.tally("calls_overdue")
@@ -417,7 +313,7 @@ class Server:
         partition = self.dataplane.partition(partition_id)
         if partition.is_primary:
             return not partition.migrating
-        return self.forwarding.primary_to_ask(partition_id) is not None
+        return self.primary_to_ask(partition_id) is not None
 
     # -- once per turn --------------------------------------------------------------------
 
@@ -449,20 +345,6 @@ class Server:
         if dataplane.owes_acks:
             for member, payload in dataplane.take_acks():
                 outputs.append(ToPeer(member, BULK, ACKS, payload))
-
-    def flush_origin(self, origin: Origin) -> None:
-        """Turn what an origin has collected into an output."""
-        origin.dirty = False
-        out = origin.out
-        if not out:
-            return
-        if isinstance(origin, Connection):
-            data = out[0] if len(out) == 1 else b"".join(out)
-            self.outputs.append(ToClient(origin.conn, data))
-        elif isinstance(origin, ForwardOrigin):
-            self.forwarding.finish(origin)
-        origin.out = []
-        origin.out_bytes = 0
 
     def _take_completed(self) -> None:
         """Send the replies whose backups are there; tell what became of the others."""
@@ -512,7 +394,7 @@ class Server:
                 notice = _BACKUP_NOTICE.pack(client_id, correlation)
                 notices.setdefault(primary, []).append(notice)
         for primary, packed in notices.items():
-            self.send_frame(primary, NOTIFY, NOTIFY_BACKUPS + b"".join(packed))
+            self.notify(primary, NOTIFY_BACKUPS, b"".join(packed))
 
     def _tell_backup_done(self, client_id: bytes, correlation: int) -> bool:
         """Tell a client that a backup of its call is done; False when it is not connected here."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from dataclasses import dataclass, field
 
 from whimbrel.core.ids import ClientId, MemberId, PartitionId
 from whimbrel.wire.frames import MessageSplitter, RawMessage
@@ -28,68 +29,46 @@ class Phase(enum.Enum):
     CLOSED = 3
 
 
+@dataclass(slots=True, eq=False)
 class Origin:
     """Where replies go."""
 
-    __slots__ = ("alive", "dirty", "in_flight", "out", "out_bytes")
-
-    def __init__(self) -> None:
-        self.out: list[bytes] = []
-        self.out_bytes = 0
-        """Bytes of large replies in ``out``; small ones are not counted."""
-        self.dirty = False
-        self.alive = True
-        self.in_flight = 0
+    out: list[bytes] = field(default_factory=list, init=False)
+    out_bytes: int = field(default=0, init=False)
+    """Bytes of large replies in ``out``; small ones are not counted."""
+    dirty: bool = field(default=False, init=False)
+    alive: bool = field(default=True, init=False)
+    in_flight: int = field(default=0, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class Connection(Origin):
     """One client connection and what the client registered on it."""
 
-    __slots__ = (
-        "backup_correlation",
-        "client_id",
-        "client_name",
-        "conn",
-        "held",
-        "held_bytes",
-        "labels",
-        "paused",
-        "phase",
-        "prelude",
-        "remote",
-        "splitter",
-        "view_correlation",
-    )
-
-    def __init__(self, conn: int, remote: str) -> None:
-        super().__init__()
-        self.conn = conn
-        self.remote = remote
-        self.phase = Phase.PRELUDE
-        self.prelude = b""
-        self.splitter = MessageSplitter()
-        self.client_id: ClientId | None = None
-        self.client_name = ""
-        self.labels: tuple[str, ...] = ()
-        self.backup_correlation: int | None = None
-        """Correlation of the backup listener registered here; None while there is none."""
-        self.view_correlation: int | None = None
-        self.paused = False
-        """The client does not read at the moment."""
-        self.held: deque[RawMessage] = deque()
-        """Requests that wait until the client reads, or until the next turn."""
-        self.held_bytes = 0
+    conn: int
+    remote: str
+    phase: Phase = Phase.PRELUDE
+    prelude: bytes = b""
+    splitter: MessageSplitter = field(default_factory=MessageSplitter)
+    client_id: ClientId | None = None
+    client_name: str = ""
+    labels: tuple[str, ...] = ()
+    backup_correlation: int | None = None
+    """Correlation of the backup listener registered here; None while there is none."""
+    view_correlation: int | None = None
+    paused: bool = False
+    """The client does not read at the moment."""
+    held: deque[RawMessage] = field(default_factory=deque)
+    """Requests that wait until the client reads, or until the next turn."""
+    held_bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class ForwardOrigin(Origin):
     """A call of another member on behalf of one of its clients."""
 
-    __slots__ = ("call", "member")
-
-    def __init__(self, member: MemberId, call: int) -> None:
-        super().__init__()
-        self.member = member
-        self.call = call
+    member: MemberId
+    call: int
 
 
 class Request:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.model import MemberInfo
 from whimbrel.serialization.uuids import uuid_bytes
+from whimbrel.serving.hub import Hub
 from whimbrel.serving.session import Connection
 from whimbrel.wire.codec import encode_event, encode_response
 from whimbrel.wire.customs import ClientMember, MemberVersion
-
-if TYPE_CHECKING:
-    from whimbrel.serving.server import Server
 
 VIEW_INTERVAL_US = 100_000
 """Least time between two partition views."""
@@ -57,8 +54,8 @@ def client_member(info: MemberInfo) -> ClientMember:
 class Views:
     """The view listeners of one member's clients."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
         self.listeners: dict[int, Connection] = {}
         self._members_view = b""
         self._members_version = -1
@@ -72,13 +69,13 @@ class Views:
         """Answer the registration and send both views."""
         connection.view_correlation = correlation
         self.listeners[connection.conn] = connection
-        server = self._server
-        server.deliver(connection, encode_response(_REGISTER, correlation))
-        server.deliver(connection, with_correlation(self._members(), correlation))
+        hub = self._hub
+        hub.deliver(connection, encode_response(_REGISTER, correlation))
+        hub.deliver(connection, with_correlation(self._members(), correlation))
         if self.table_dirty:
             self._push_partitions(but=connection)
         if self._partitions_view:
-            server.deliver(connection, with_correlation(self._partitions_view, correlation))
+            hub.deliver(connection, with_correlation(self._partitions_view, correlation))
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone."""
@@ -90,7 +87,7 @@ class Views:
         Clients end their connections to members that are gone, so they hear first where what
         those members served is now.
         """
-        version = self._server.ctx.members.version
+        version = self._hub.ctx.members.version
         if version != self._told_version:
             if self.table_dirty and self.listeners:
                 self._push_partitions(but=None)
@@ -105,15 +102,15 @@ class Views:
 
     def flush(self) -> None:
         """Send the partition view when it changed and the last one is long enough ago."""
-        if self.table_dirty and self.listeners and self._server.ctx.now_us >= self._due_us:
+        if self.table_dirty and self.listeners and self._hub.ctx.now_us >= self._due_us:
             self._push_partitions(but=None)
 
     def _push(self, connection: Connection, view: bytes) -> None:
         if connection.view_correlation is not None:
-            self._server.deliver(connection, with_correlation(view, connection.view_correlation))
+            self._hub.deliver(connection, with_correlation(view, connection.view_correlation))
 
     def _push_partitions(self, but: Connection | None) -> None:
-        ctx = self._server.ctx
+        ctx = self._hub.ctx
         count = ctx.settings.partition_count
         self.table_dirty = False
         self._due_us = ctx.now_us + VIEW_INTERVAL_US + VIEW_INTERVAL_PER_PARTITION_US * count
@@ -134,14 +131,14 @@ class Views:
 
     def _owned(self) -> dict[MemberId, list[int]]:
         owned: dict[MemberId, list[int]] = {}
-        for pid, row in enumerate(self._server.table.rows):
+        for pid, row in enumerate(self._hub.table.rows):
             primary = row[0]
             if primary is not None:
                 owned.setdefault(primary, []).append(pid)
         return owned
 
     def _members(self) -> bytes:
-        members = self._server.ctx.members
+        members = self._hub.ctx.members
         if members.version != self._members_version:
             self._members_version = members.version
             self._members_view = encode_event(

@@ -20,7 +20,7 @@ from whimbrel.serving.engine import Engine
 from whimbrel.serving.session import Origin, Request
 from whimbrel.sim.bug import Bug, replace
 from whimbrel.wire.errors import RETRYABLE
-from whimbrel.wire.frames import RawMessage, parse_message
+from whimbrel.wire.frames import parse_message
 
 PERMITS_MANY = 1_000
 """More syncs at once than any run could begin."""
@@ -37,9 +37,9 @@ def backup_takes_writes(engine: Engine) -> None:
     route = server.forwarding.route
 
     def take(request: Request) -> None:
-        operation = server.partition_operations.get(request.type)
+        operation = server.operations.in_partition.get(request.type)
         partition = dataplane.partition(request.partition)
-        is_write = operation is not None and operation.write
+        is_write = operation is not None and operation.is_write
         if operation is None or not is_write or partition.index != 1 or not partition.maps:
             route(request)
             return
@@ -196,14 +196,14 @@ def permits_without_limit(engine: Engine) -> None:
 
 def passive_takes_writes(engine: Engine) -> None:
     """Writes are taken in PASSIVE as in any other state."""
-    server = engine.server
-    dispatch = server.dispatch
+    admission = engine.server.admission
+    guard = admission.guard
 
-    def take(origin: Origin, message: RawMessage, hops: int = 0) -> None:
-        server.is_passive = False
-        dispatch(origin, message, hops)
+    def take() -> None:
+        admission.is_passive = False
+        guard()
 
-    replace(server, "dispatch", take)
+    replace(admission, "guard", take)
 
 
 def anybody_may_join(engine: Engine) -> None:

@@ -31,7 +31,7 @@ _decode_backups = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _decode_schema = msgspec.msgpack.Decoder(tuple[str, list[tuple[str, int]]]).decode
 
 
-def vet(message: Message, partition_count: int) -> None:
+def validate(message: Message, partition_count: int) -> None:
     """Refuse a message that no member of ours would send.
 
     Raises:
