@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from whimbrel.sim.check_more import ONE_WAY
-from whimbrel.sim.coverage import (
-    DEMOTED,
-    DIED_FROZEN,
-    EQUAL_HALVES,
-    POLICIES,
-    PROMOTED,
-    RETURNED,
-    ROLE_REFUSED,
-    STALE_PRIMARY,
-    STATES,
-    SYNC,
-)
 from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.membership.coverage import DEMOTED, PROMOTED, RETURNED, ROLE_REFUSED
+from whimbrel.sim.membership.rules import ONE_WAY
+from whimbrel.sim.merging.coverage import EQUAL_HALVES, POLICIES
 from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
-from whimbrel.sim.run import Report, simulate
+from whimbrel.sim.replication.coverage import SYNC
+from whimbrel.sim.report import Report
+from whimbrel.sim.run import simulate
+from whimbrel.sim.states.coverage import DIED_FROZEN, STATES
+from whimbrel.sim.table.coverage import STALE_PRIMARY
 
 
 def run_clean(seed: int, profile: str) -> Report:

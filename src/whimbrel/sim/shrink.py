@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from whimbrel.sim.nemesis import FaultEvent
-from whimbrel.sim.run import Report
+from whimbrel.sim.faults.event import FaultEvent
+from whimbrel.sim.report import Report
 from whimbrel.sim.scenario import Scenario
 
 RUNS_MAX = 60

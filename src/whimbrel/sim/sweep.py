@@ -17,13 +17,12 @@ from whimbrel.core.ids import MemberId
 from whimbrel.errors import UsageError
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
-from whimbrel.sim.nemesis import FaultEvent
+from whimbrel.sim.faults.event import FaultEvent
 from whimbrel.sim.profile import SECOND_US, Plan, draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Run
-from whimbrel.sim.stores import restless_because, unsafe_because
-from whimbrel.sim.watch import member_of
-from whimbrel.sim.world import Violation, World
+from whimbrel.sim.safety.words import restless_because, unsafe_because
+from whimbrel.sim.world import Violation
 
 
 class Trigger(msgspec.Struct, frozen=True):
@@ -103,9 +102,9 @@ class _Rebalance:
             bug.begin_run()
         trigger = KINDS[kind]
         entropy = Entropy(trigger.seed)
-        self.world = World(sweep_plan(trigger.seed), entropy, bug.make_engine if bug else None)
-        self.world.nemesis.script = []
-        self.run = Run(self.world, 0)
+        self.run = Run(sweep_plan(trigger.seed), entropy, bug.make_engine if bug else None)
+        self.run.nemesis.script = []
+        self.world = self.run.world
         self.trigger = trigger.event
         self.passed = 0
         """Events since the trigger."""
@@ -117,10 +116,10 @@ class _Rebalance:
         run, world = self.run, self.world
         if not run._start() or not run._rest("start"):
             return False
-        world.workload.start()
+        run.workload.start()
         if not run._advance(SECOND_US):
             return False
-        world.perform(self.trigger)
+        run.nemesis.perform(self.trigger)
         return not world.violations
 
     def is_safe(self) -> bool:
@@ -149,7 +148,7 @@ class _Rebalance:
     def _look_at_roles(self) -> None:
         """Who takes part in the newest migration, as the master knows it."""
         for host in self.world.up_hosts():
-            migrations = member_of(host).migrations
+            migrations = host.member.migrations
             if not migrations.is_in_charge:
                 continue
             self._roles["master"] = host.name
@@ -162,7 +161,7 @@ class _Rebalance:
                 self._roles["destination"] = self._name_of(migration.step.destination)
 
     def _name_of(self, member: MemberId | None) -> str:
-        return self.world.watch.name_of(member)
+        return self.world.name_of(member)
 
     def kill(self, role: str) -> None:
         """Kill who has the role now, or had it last."""
@@ -176,7 +175,7 @@ class _Rebalance:
         if host is None:
             return
         self.victims.append(host.name)
-        world.perform(FaultEvent(0, "crash", (host.name,)))
+        self.run.nemesis.perform(FaultEvent(0, "crash", (host.name,)))
 
     def finish(self) -> None:
         """Rest, final reads, everything that is judged at the end."""
@@ -198,7 +197,7 @@ def run_case(kind: str, role: str, index: int, bug: Bug | None = None) -> Case:
         for one in who.split("+"):
             rebalance.kill(one)
         if then == "restarts" and rebalance.victims:
-            rebalance.world.perform(FaultEvent(0, "start", (rebalance.victims[0],)))
+            rebalance.run.nemesis.perform(FaultEvent(0, "start", (rebalance.victims[0],)))
         elif then == "twice":
             rebalance.play_to_next_master(index % SECOND_KILL_SPREAD)
             rebalance.kill("master")

@@ -28,8 +28,7 @@ from whimbrel.errors import InvariantViolation, RetryableError
 from whimbrel.sim.explore.image import clone, digest
 from whimbrel.sim.explore.step_rules import StepRules
 from whimbrel.sim.explore.worlds import TinyWorld
-from whimbrel.sim.stores import store_of
-from whimbrel.sim.workload import key_data
+from whimbrel.sim.structures.map.model import key_data, store_of
 from whimbrel.wire.links import ACKS, BACKUPS
 
 SNAPSHOTS_MAX = 4_000
@@ -376,7 +375,7 @@ def _facts_of(seat: Seat) -> Facts:
     for replica in member.dataplane.partitions:
         fragment = replica.fragments.get(NAMESPACE)
         if fragment is not None:
-            held += numbers_in(store_of(fragment).records)
+            held += numbers_in(store_of(fragment.store).records)
     return Facts(
         member.ctx.master,
         member.migrations.is_in_charge,
