@@ -15,7 +15,7 @@ from whimbrel.sim.faults.actions import ACTIONS
 from whimbrel.sim.faults.budget import FailureBudget
 from whimbrel.sim.faults.event import FaultEvent
 from whimbrel.sim.faults.families import FAMILIES as DRAWABLE
-from whimbrel.sim.losses.coverage import LOST
+from whimbrel.sim.losses.rules import LOST
 from whimbrel.sim.network import Network, NetworkProfile
 from whimbrel.sim.profile import FAMILIES, draw_plan
 from whimbrel.sim.profiles import PROFILES, profile_named

@@ -17,7 +17,6 @@ class Bug:
     def __init__(
         self,
         plant: Callable[[Engine], None],
-        sentence: str,
         profile: str,
         rules: tuple[str, ...],
         seeds: range = range(1, 201),
@@ -25,7 +24,6 @@ class Bug:
         keeps_identity: bool = False,
     ) -> None:
         self.name = plant.__name__
-        self.sentence = sentence
         self.profile = profile
         self.rules = rules
         """Rules one of which must be the first that is broken."""

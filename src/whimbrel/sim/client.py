@@ -155,7 +155,6 @@ class SimClient:
         self.member_list_version = 0
         self._addresses: list[Address] = []
         self.partitions_version = -1
-        self._watch_waits = False
         self.listens = index == 0
         """Whether this client listens to changes."""
         listened = [model for model in models if model.listener and self.listens]

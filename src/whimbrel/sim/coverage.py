@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from whimbrel.sim.registry import SIGHTINGS
+from whimbrel.sim.registry import RULES
+from whimbrel.sim.rule import Sightings
 
-SITUATIONS: tuple[str, ...] = tuple(name for kind in SIGHTINGS for name in kind.situations)
+SITUATIONS: tuple[str, ...] = tuple(
+    name for kind in RULES if issubclass(kind, Sightings) for name in kind.situations
+)
 """Everything that a soak must have met."""
 OUT_OF_REACH: dict[str, str] = {
     "migration STEP_DOWN": "no target of the assignment needs one (a property test shows it)",

@@ -156,8 +156,6 @@ class Host:
         self.exit_status: int | None = None
         self.cause: Stimulus | None = None
         """What the engine is handling right now; checkers ask for it."""
-        self.cause_frame: tuple[MemberId, int] | None = None
-        """(sender, kind) of the data frame the engine is handling right now."""
         self._backlog: deque[Call] = deque()
         self._flush_waits = False
 
@@ -384,7 +382,7 @@ class Host:
         """One step of the engine: no exception may escape it (X2)."""
         world = self.world
         incarnation = self.incarnation
-        self.cause = self.cause_frame = None
+        self.cause = None
         try:
             method(*arguments)
         except InvariantViolation as error:
@@ -398,7 +396,7 @@ class Host:
         if self.incarnation != incarnation:
             return  # it has died at a crash point
         world.tell("stepped", self)
-        self.cause = self.cause_frame = None
+        self.cause = None
         if world.plan.flush_delay_us:
             if not self._flush_waits:
                 self._flush_waits = True
@@ -435,7 +433,6 @@ class Host:
         engine, world = self.engine, self.world
         if engine is None:
             return
-        self.cause_frame = (sender, kind)
         world.trace.add(world.now_us, self.name, FRAME_NAMES[kind], f"{sender[:8]} {len(payload)}")
         delivery = None
         if world.is_intercepted:

@@ -145,8 +145,6 @@ class Network:
         self._paths: dict[tuple[str, str], Path] = {}
         self.isolated: dict[str, None] = {}
         """Places whose cuts are never healed."""
-        self.resets = 0
-        """Connections broken with something in flight."""
 
     def path(self, source: str, destination: str) -> Path:
         """The path from one place to another."""
@@ -172,8 +170,6 @@ class Network:
         if pipe.closed or pipe.ended:
             return
         waiting = len(pipe.queue)
-        if waiting:
-            self.resets += 1
         pipe.end(0 if pipe.path.cut else self._generator.randint(0, waiting))
 
     # -- faults ---------------------------------------------------------------------------

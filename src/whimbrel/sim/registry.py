@@ -19,8 +19,8 @@ from whimbrel.sim import (
     table,
 )
 from whimbrel.sim.bug import Bug
-from whimbrel.sim.faults.coverage import CrashSightings
-from whimbrel.sim.rule import Rule, Sightings
+from whimbrel.sim.faults.crash_points import CrashSightings
+from whimbrel.sim.rule import Rule
 from whimbrel.sim.structures.kinds import STRUCTURES
 from whimbrel.sim.subject import Subject
 
@@ -38,12 +38,11 @@ SUBJECTS: tuple[Subject, ...] = (
     bounds.SUBJECT,
     safety.SUBJECT,
 )
-RULES: tuple[type[Rule], ...] = tuple(rule for subject in SUBJECTS for rule in subject.rules)
-"""In the order in which they are asked at one point."""
-SIGHTINGS: tuple[type[Sightings], ...] = (
-    *(subject.sightings for subject in SUBJECTS if subject.sightings is not None),
+RULES: tuple[type[Rule], ...] = (
+    *(rule for subject in SUBJECTS for rule in subject.rules),
     CrashSightings,
 )
+"""In the order in which they are asked at one point."""
 BUGS: dict[str, Bug] = {bug.name: bug for subject in SUBJECTS for bug in subject.bugs}
 """Planted bugs by name."""
 GUARDS: dict[str, Bug] = {
@@ -57,7 +56,8 @@ def rules() -> dict[str, str]:
     """Rule to sentence, for people."""
     known: dict[str, str] = {}
     for kind in RULES:
-        known.setdefault(kind.rule, kind.sentence)
+        if kind.rule:
+            known.setdefault(kind.rule, kind.sentence)
     known["L1"] = "once nothing harms it, the cluster is safe within a stated span"
     known["L2"] = "once nothing harms it, joins and graceful leaves finish"
     known["X3"] = "one seed gives one history in any process"

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from whimbrel.sim.bounds.waits import safe_wait_us
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.client import SimClient
-from whimbrel.sim.clients.coverage import errors_met
-from whimbrel.sim.clients.rules import clients_differ
+from whimbrel.sim.clients.rules import clients_differ, errors_met
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.faults.actions import ACTIONS
 from whimbrel.sim.faults.event import FaultEvent
@@ -23,7 +22,7 @@ from whimbrel.sim.faults.message_triggers import MessageTrigger
 from whimbrel.sim.faults.nemesis import Nemesis
 from whimbrel.sim.profile import HOUR_US, SECOND_US, Plan, Profile, draw_plan
 from whimbrel.sim.profiles import profile_named
-from whimbrel.sim.registry import RULES, SIGHTINGS
+from whimbrel.sim.registry import RULES
 from whimbrel.sim.report import Report, member_row, story_words
 from whimbrel.sim.safety.words import restless_because, unsafe_because
 from whimbrel.sim.structures.kinds import MODELS
@@ -57,7 +56,7 @@ class Run:
         self.world.clients = self.clients
         self.workload = Workload(self.world, self.clients, models)
         self.nemesis = Nemesis(self.world, self.workload, FAMILIES, ACTIONS)
-        Watch(self.world, (*RULES, *SIGHTINGS))
+        Watch(self.world, RULES)
         self.length_us = length_us
         self.phase = "start"
         self.safe_points = 0

@@ -41,11 +41,6 @@ class Scheduler:
         """Run an action after a span."""
         self.at(self.now_us + delay_us, action, *arguments)
 
-    @property
-    def pending(self) -> int:
-        """Events that wait."""
-        return len(self._heap)
-
     def run_one(self) -> None:
         """Run the next event; nothing when there is none."""
         if self._heap:

@@ -6,15 +6,13 @@ import msgspec
 
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.model import StructureModel
-from whimbrel.sim.rule import Rule, Sightings
+from whimbrel.sim.rule import Rule
 
 
 class Subject(msgspec.Struct, frozen=True):
     """What a package has to say; ``registry`` gathers all of them."""
 
     rules: tuple[type[Rule], ...] = ()
-    sightings: type[Sightings] | None = None
-    """Rare situations that a soak must meet."""
     guards: tuple[Bug, ...] = ()
     """Protections of the product that a scenario file may switch off."""
     bugs: tuple[Bug, ...] = ()

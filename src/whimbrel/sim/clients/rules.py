@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from whimbrel.sim.history import Operation, Reply
 from whimbrel.sim.host import Host
-from whimbrel.sim.rule import Rule
+from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.world import World
+from whimbrel.wire import errors as codes
 
 PATIENCE_US = 25_000_000
 """After a fault a call may wait for detection, a claim and the parking time-out; not longer."""
+ERRORS = {
+    codes.OVERLOAD: "error 20: overload",
+    codes.PARTITION_MIGRATING: "error 39: a partition was busy for too long",
+    codes.RETRYABLE: "error 46: try again",
+    codes.INDETERMINATE: "error 80: indeterminate",
+}
 
 
 class EveryCallEnds(Rule):
@@ -72,8 +81,20 @@ def clients_differ(world: World) -> str:
     return ""
 
 
+class ErrorSightings(Sightings):
+    """Each error once; counted by the world."""
+
+    situations = tuple(ERRORS.values())
+
+
+def errors_met(counts: Mapping[int, int]) -> dict[str, int]:
+    """Error codes to how often clients got them, as situations."""
+    return {ERRORS[code]: count for code, count in counts.items() if code in ERRORS}
+
+
 RULES: tuple[type[Rule], ...] = (
     EveryCallEnds,
     ClientsAgree,
     RunsOnce,
+    ErrorSightings,
 )

@@ -38,6 +38,6 @@ def late_backup_is_retryable(engine: Engine) -> None:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug(acknowledged_before_backup, "acknowledged before the backup", "kill", ("R4", "D1")),
-    Bug(late_backup_is_retryable, "done and called failed", "nap", ("C5",)),
+    Bug(acknowledged_before_backup, "kill", ("R4", "D1")),
+    Bug(late_backup_is_retryable, "nap", ("C5",)),
 )

@@ -24,8 +24,10 @@ from whimbrel.core.model import (
 from whimbrel.core.replication.fragments import Store
 from whimbrel.sim.history import ABSENT, Ledger, Operation, Outcome, Reply
 from whimbrel.sim.host import Host
-from whimbrel.sim.rule import Rule
+from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.world import World
+
+FEW_BACKUPS = "a write is acknowledged with fewer backups because the cluster is small"
 
 
 class NothingLost(Rule):
@@ -175,10 +177,6 @@ class AnsweredAfterBackups(Rule):
     rule = "R4"
     sentence = "a successful reply is sent after the required acknowledgements"
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.judged = 0
-
     def operation(self, operation: Operation, reply: Reply) -> None:
         """H: counted in the stores of all members, at the moment the client hears."""
         world = self.world
@@ -193,7 +191,6 @@ class AnsweredAfterBackups(Rule):
         if ledger.unknown or not ledger.is_judged:
             return
         needed = 1 + min(world.plan.backup_count, len(world.places()) - 1)
-        self.judged += 1
         holders = _who_shows(world, operation)
         if len(holders) < needed:
             names = ", ".join(holders) or "nobody"
@@ -261,6 +258,18 @@ def _who_shows(world: World, operation: Operation) -> list[str]:
     ]
 
 
+class DataSightings(Sightings):
+    """What was acknowledged, and by how many."""
+
+    situations = (FEW_BACKUPS,)
+
+    def operation(self, operation: Operation, reply: Reply) -> None:
+        """H."""
+        is_write = operation.outcome is Outcome.OK and not operation.is_read
+        if is_write and self.world.data_member_count() <= self.world.plan.backup_count:
+            self.saw(FEW_BACKUPS)
+
+
 RULES: tuple[type[Rule], ...] = (
     CopyRemains,
     NothingReturns,
@@ -268,4 +277,5 @@ RULES: tuple[type[Rule], ...] = (
     NoResurrection,
     AnsweredAfterBackups,
     FailedIsWithoutEffect,
+    DataSightings,
 )

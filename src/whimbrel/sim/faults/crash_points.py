@@ -30,6 +30,7 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.sim.host import HAS, Delivery, Host
+from whimbrel.sim.rule import Sightings
 from whimbrel.sim.world import World
 from whimbrel.wire.links import ACKS, BACKUPS, FORWARD, FORWARD_REPLY
 
@@ -63,6 +64,14 @@ def sighting_of(what: type[Message] | int, is_after: bool) -> str:
     """What the coverage calls a death there."""
     name = what.__name__ if isinstance(what, type) else f"frame kind {what}"
     return f"killed {'after' if is_after else 'before'} {name}"
+
+
+class CrashSightings(Sightings):
+    """A death on both sides of each message that a crash point knows."""
+
+    situations = tuple(
+        sighting_of(kind, is_after) for kind in CRASH_POINTS for is_after in (False, True)
+    )
 
 
 class CrashPoints:

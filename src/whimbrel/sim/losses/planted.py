@@ -39,7 +39,7 @@ def losses_of_rows_only(engine: Engine) -> None:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug(loss_not_told, "a lost partition is not told", "over", ("D7",)),
-    Bug(losses_kept_by_master, "losses die with the master", "over", ("D12",)),
-    Bug(losses_of_rows_only, "losses of one map are not told", "over", ("D12",)),
+    Bug(loss_not_told, "over", ("D7",)),
+    Bug(losses_kept_by_master, "over", ("D12",)),
+    Bug(losses_of_rows_only, "over", ("D12",)),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import (
@@ -13,7 +14,7 @@ from whimbrel.core.ids import (
 from whimbrel.core.migration.losses import LOST_ALL
 from whimbrel.sim.history import Ledger
 from whimbrel.sim.host import Host
-from whimbrel.sim.rule import Rule
+from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.world import World
 
 TOLD_US = 60_000_000
@@ -22,6 +23,7 @@ SAMPLE_US = 1_000_000
 """For so long a loss is looked at when its time is over: longer than between two samples."""
 CRASH = "crash"
 """Why a process ended that handed nothing over."""
+LOST = "a partition is lost"
 
 
 class LossIsTold(Rule):
@@ -109,7 +111,6 @@ class GoneIsTold(Rule):
         super().__init__(world)
         self._gone: dict[tuple[int, str], tuple[int, Ledger]] = {}
         """Since when data of a partition and a structure are gone, and one of their ledgers."""
-        self.judged = 0
 
     def ending(self, host: Host, reason: str) -> None:
         """E."""
@@ -147,7 +148,6 @@ class GoneIsTold(Rule):
     def _judge(self, due: list[tuple[int, str]]) -> None:
         if not due:
             return
-        self.judged += len(due)
         told, hosts = told_losses(self.world), self.world.up_hosts()
         for pid, name in due:
             if any(_holds(one, self._gone[pid, name][1]) for one in hosts):
@@ -184,7 +184,15 @@ def told_losses(world: World) -> dict[tuple[int, str], None]:
     return found
 
 
+class LossSightings(Sightings):
+    """What was told."""
+
+    situations = (LOST,)
+    notes: ClassVar = {"partition.lost": LOST}
+
+
 RULES: tuple[type[Rule], ...] = (
     LossIsTold,
     GoneIsTold,
+    LossSightings,
 )

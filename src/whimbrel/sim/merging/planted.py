@@ -25,6 +25,6 @@ def dropped_by_the_smaller_part(engine: Engine) -> None:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug(merged_by_wall_clock, "a merge goes by the clock only", "split", ("D10",)),
-    Bug(dropped_by_the_smaller_part, "data of a split are dropped", "split", ("D10",)),
+    Bug(merged_by_wall_clock, "split", ("D10",)),
+    Bug(dropped_by_the_smaller_part, "split", ("D10",)),
 )

@@ -143,12 +143,12 @@ def vanished_pruned(engine: Engine) -> None:
 
 
 GUARDS: tuple[Bug, ...] = (
-    Bug(promoted_with_data, "a promoted second backup starts empty", "kill", ("D6", "D1", "D7")),
-    Bug(told_by_the_primary, "versions of a stale primary count", "pause", ("R2", "D9", "L1")),
-    Bug(lineage_compared, "a new primary's start is not compared", "kill", ("D9", "L1", "D1")),
-    Bug(sync_replaces, "a sync only adds", "kill", ("D9", "L1", "R2")),
-    Bug(permits_returned, "permits are not returned", "kill", ("L1", "R3")),
-    Bug(backups_in_order, "old backups are taken", "reset", ("R1", "D9", "L1")),
-    Bug(failed_backup_uncounted, "a failed backup counts", "reset", ("D9", "L1", "R4", "D1")),
-    Bug(vanished_pruned, "destroyed structures stay at backups", "operator", ("D8",)),
+    Bug(promoted_with_data, "kill", ("D6", "D1", "D7")),
+    Bug(told_by_the_primary, "pause", ("R2", "D9", "L1")),
+    Bug(lineage_compared, "kill", ("D9", "L1", "D1")),
+    Bug(sync_replaces, "kill", ("D9", "L1", "R2")),
+    Bug(permits_returned, "kill", ("L1", "R3")),
+    Bug(backups_in_order, "reset", ("R1", "D9", "L1")),
+    Bug(failed_backup_uncounted, "reset", ("D9", "L1", "R4", "D1")),
+    Bug(vanished_pruned, "operator", ("D8",)),
 )

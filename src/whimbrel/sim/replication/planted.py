@@ -98,8 +98,8 @@ def permits_without_limit(engine: Engine) -> None:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug(gap_ignored, "a gap is ignored", "reset", ("R1", "D9", "D1", "L1")),
-    Bug(not_cleared, "data stay where they do not belong", "leave", ("D8", "L1", "X1")),
-    Bug(anybody_tells_versions, "anybody tells versions", "kill", ("R2",)),
-    Bug(permits_without_limit, "permits have no limit", "ambush", ("R3",)),
+    Bug(gap_ignored, "reset", ("R1", "D9", "D1", "L1")),
+    Bug(not_cleared, "leave", ("D8", "L1", "X1")),
+    Bug(anybody_tells_versions, "kill", ("R2",)),
+    Bug(permits_without_limit, "ambush", ("R3",)),
 )

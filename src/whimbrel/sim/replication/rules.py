@@ -18,13 +18,16 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.sim.host import Host
-from whimbrel.sim.rule import Rule
+from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.structures.kinds import content_of
 from whimbrel.sim.world import World
 
 _SYNC_MESSAGES = (SyncRequested, SyncSent, SyncAnswered, SyncRefused)
 PRUNED_US = 10_000_000
 """Beside two rounds of comparison, how long a backup may keep what its primary does not have."""
+GAP = "a gap of two in backup versions"
+LATE_SYNC = "a sync arrives after its receiver ceased to be a backup"
+SYNC = "a backup is made equal to its primary"
 
 
 class NothingLeaks(Rule):
@@ -233,6 +236,27 @@ def vectors_of(host: Host, pid: PartitionId) -> dict[str, tuple[int, tuple[int, 
     }
 
 
+class ReplicationSightings(Sightings):
+    """Gaps, and how they are made good."""
+
+    messages = (SyncSent,)
+    situations = (GAP, LATE_SYNC, SYNC)
+
+    def received(self, host: Host, sender: MemberId, message: Any) -> None:
+        """E."""
+        if message.last:
+            self.saw(SYNC)
+        if host.member.migrations.table.rows[message.partition_id][0] != sender:
+            self.saw(LATE_SYNC)
+
+    def out_of_step(
+        self, host: Host, fragment: Fragment, before: int, entries: int, counter: int
+    ) -> None:
+        """E."""
+        if counter == before + 2:
+            self.saw(GAP)
+
+
 RULES: tuple[type[Rule], ...] = (
     NothingLeaks,
     ReplicasEqual,
@@ -240,4 +264,5 @@ RULES: tuple[type[Rule], ...] = (
     PrimarySpeaks,
     PermitsKept,
     NothingIsLeft,
+    ReplicationSightings,
 )

@@ -48,7 +48,7 @@ def leave_in_any_state(engine: Engine) -> None:
 
 
 GUARDS: tuple[Bug, ...] = (
-    Bug(plan_made_up_for, "a plan put off is forgotten", "kill", ("L1", "L2")),
-    Bug(lock_ends, "a lock stays", "kill", ("L1", "L2")),
-    Bug(leave_in_any_state, "leaving waits for a state", "leave", ("L1", "L2")),
+    Bug(plan_made_up_for, "kill", ("L1", "L2")),
+    Bug(lock_ends, "kill", ("L1", "L2")),
+    Bug(leave_in_any_state, "leave", ("L1", "L2")),
 )

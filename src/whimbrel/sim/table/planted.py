@@ -176,12 +176,12 @@ def restless_plans(engine: Engine) -> None:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug(local_promotion, "a backup promotes itself", "kill", ("P4", "P1")),
-    Bug(promoted_from_cold, "the coldest is promoted", "kill", ("D7", "P2", "P14", "X2", "D1")),
-    Bug(equal_version_taken, "tables of equal version are taken", "kill", ("P1", "X2", "L1")),
-    Bug(cyclic_target, "a cycle is wanted", "kill", ("P10", "L1")),
-    Bug(backup_takes_writes, "a backup takes writes", "kill", ("P3",)),
-    Bug(removal_not_believed, "a woken primary goes on", "pause", ("P3",)),
-    Bug(newcomers_stay_empty, "a newcomer gets nothing", "kill", ("P10",)),
-    Bug(restless_plans, "plans without end", "kill", ("L4",)),
+    Bug(local_promotion, "kill", ("P4", "P1")),
+    Bug(promoted_from_cold, "kill", ("D7", "P2", "P14", "X2", "D1")),
+    Bug(equal_version_taken, "kill", ("P1", "X2", "L1")),
+    Bug(cyclic_target, "kill", ("P10", "L1")),
+    Bug(backup_takes_writes, "kill", ("P3",)),
+    Bug(removal_not_believed, "pause", ("P3",)),
+    Bug(newcomers_stay_empty, "kill", ("P10",)),
+    Bug(restless_plans, "kill", ("L4",)),
 )

@@ -27,7 +27,6 @@ from whimbrel.core.structures.record import RECORD_BYTES, split_key
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.history import ABSENT, Ledger, Operation, Outcome, Reply
 from whimbrel.sim.model import StructureModel
-from whimbrel.sim.structures.map.coverage import WRITTEN_AGAIN
 from whimbrel.sim.world import ClientProcess, World
 from whimbrel.wire import codec
 from whimbrel.wire.frames import NULL, RawMessage
@@ -36,6 +35,7 @@ SET_MAP = "sim.set"
 REGISTER_MAP = "sim.register"
 MORTAL_MAP = "sim.mortal"
 SCRATCH_MAP = "sim.scratch"
+WRITTEN_AGAIN = "a client writes again after an indeterminate outcome"
 LIFE_MS = (400, 2_000, 9_000)
 """Times to live that mortal entries get."""
 SCRATCH_WRITES = 6

@@ -58,8 +58,8 @@ def old_value(engine: Engine) -> None:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug(events_dropped, "listeners hear nothing", "kill", ("C3",)),
-    Bug(lives_too_long, "entries outlive their time", "kill", ("D3",)),
-    Bug(another_value, "a read returns another key's value", "kill", ("D2",)),
-    Bug(old_value, "a read returns an old value", "kill", ("D4",)),
+    Bug(events_dropped, "kill", ("C3",)),
+    Bug(lives_too_long, "kill", ("D3",)),
+    Bug(another_value, "kill", ("D2",)),
+    Bug(old_value, "kill", ("D4",)),
 )

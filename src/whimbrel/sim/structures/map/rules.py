@@ -11,10 +11,11 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.sim.bug import replace
 from whimbrel.sim.history import ABSENT, Operation, Outcome, Reply
 from whimbrel.sim.host import Host
-from whimbrel.sim.rule import Rule
+from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.structures.map.model import (
     MORTAL_MAP,
     REGISTER_MAP,
+    WRITTEN_AGAIN,
     KeyLedger,
     MapOperation,
     MapRead,
@@ -187,7 +188,6 @@ class EventsArrive(Rule):
         super().__init__(world)
         self._heard: dict[tuple[str, int], tuple[int, int]] = {}
         self._due: dict[tuple[str, int, int], tuple[int, MapOperation]] = {}
-        self.judged = 0
 
     def listened(self, client: ClientProcess, key: int, number: int) -> None:
         """H."""
@@ -220,7 +220,6 @@ class EventsArrive(Rule):
                     world.now_us + EVENT_US,
                     operation,
                 )
-            self.judged += 1
 
     def sample(self) -> None:
         """Look at what is overdue; a window that was disturbed is not judged."""
@@ -237,6 +236,12 @@ class EventsArrive(Rule):
                 self.fail(f"{client.name} never heard of {operation!r}")
 
 
+class MapSightings(Sightings):
+    """What clients did; counted by the model."""
+
+    situations = (WRITTEN_AGAIN,)
+
+
 RULES: tuple[type[Rule], ...] = (
     NothingInvented,
     Linearizable,
@@ -244,4 +249,5 @@ RULES: tuple[type[Rule], ...] = (
     ExpiryHolds,
     WholeMapOnce,
     FreshReads,
+    MapSightings,
 )
