@@ -62,18 +62,6 @@ _RETRYABLE = {name for name, shape in SHAPES.items() if shape.retryable}
 class Invocation:
     """One call, over all its attempts."""
 
-    __slots__ = (
-        "acks_needed",
-        "acks_seen",
-        "answer",
-        "answered",
-        "attempt",
-        "began_us",
-        "connection",
-        "operation",
-        "sent_us",
-    )
-
     def __init__(self, operation: Operation, began_us: int) -> None:
         self.operation = operation
         self.began_us = began_us
@@ -88,20 +76,6 @@ class Invocation:
 
 class MemberConnection:
     """The client's end of a connection to one member."""
-
-    __slots__ = (
-        "address",
-        "client",
-        "end",
-        "host",
-        "incarnation",
-        "is_listening",
-        "is_ready",
-        "member",
-        "number",
-        "splitter",
-        "up",
-    )
 
     def __init__(self, client: SimClient, address: Address, number: int) -> None:
         self.client = client

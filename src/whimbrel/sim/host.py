@@ -155,7 +155,7 @@ class Host:
         self.clients: dict[int, ClientConnection] = {}
         self.exit_status: int | None = None
         self.cause: Stimulus | None = None
-        """What the engine is handling right now; checkers ask for it."""
+        """What the engine is handling right now; rules ask for it."""
         self._backlog: deque[Call] = deque()
         self._flush_waits = False
 
@@ -324,13 +324,9 @@ class Host:
             return True
         return False
 
-    def order(self, what: str, arguments: bytes) -> None:
-        """An operator's order to the master, given through this member."""
-        self._submit(self._do_order, (what, arguments), False)
-
-    def order_self(self, what: str, arguments: bytes) -> None:
-        """An operator's order to this very member."""
-        self._submit(self._do_order, (what, arguments, self.info.id), False)
+    def order(self, what: str, arguments: bytes, to: MemberId | None = None) -> None:
+        """An operator's order, given through this member: to a member, or else to the master."""
+        self._submit(self._do_order, (what, arguments, to), False)
 
     def frame_arrived(self, incarnation: int, sender: MemberInfo, kind: int, payload: Any) -> None:
         """A frame of a member's link came out of the network."""
@@ -424,7 +420,7 @@ class Host:
         if delivery is not None:
             world.stops(delivery, HAS)
 
-    def _do_order(self, what: str, arguments: bytes, to: MemberId | None = None) -> None:
+    def _do_order(self, what: str, arguments: bytes, to: MemberId | None) -> None:
         if self.engine is not None:
             self.world.trace.add(self.world.now_us, self.name, "order", what)
             self.engine.ask(to, what, arguments, self._clock_us(), self.wall_ms())

@@ -73,22 +73,6 @@ class Endpoint(Protocol):
 class PeerLink:
     """The two sending connections of one member to another."""
 
-    __slots__ = (
-        "_attempt",
-        "_failures",
-        "_lost",
-        "_owner",
-        "_told_failed",
-        "_waiting",
-        "address",
-        "closing",
-        "is_unwanted",
-        "peer",
-        "pipes",
-        "target",
-        "target_incarnation",
-    )
-
     def __init__(self, owner: Endpoint, peer: MemberId, address: Address) -> None:
         self._owner = owner
         self.peer = peer

@@ -3,8 +3,8 @@
 A *place* is a machine with a name (``m1``, ``c2``). A *path* is what lies between two places in
 one direction: delay, clogs, cuts. A *pipe* is one direction of one connection: what goes in comes
 out in the same order or, when the connection breaks, an unknown suffix of it never comes out.
-Loss inside a connection is therefore a delay; only a break loses anything (facts/reliability
-section 6.4). The module knows no members and no messages.
+Loss inside a connection is therefore a delay; only a break loses anything. The module knows no
+members and no messages.
 """
 
 from __future__ import annotations

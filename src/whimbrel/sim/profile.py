@@ -1,7 +1,7 @@
 """What a run looks like: a profile says what may vary, a plan is one draw from it (``profiles``).
 
 Every run draws its own parameters, some of them extreme, some of them switched off: a fixed
-average mix would leave whole regions of behaviour unvisited (facts/reliability section 6.6).
+average mix would leave whole regions of behaviour unvisited.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a rule is, and the points at which rules are asked.
 
-Points: *E* after every event of a member, *T* at every change of a table or list, *Q* at rest, *H*
-on the history of what clients did. A rule overrides the points that it needs and costs nothing at
-the others.
+A rule's docstring says in parentheses where it comes from (a requirement, a design, the promise
+table of ``docs/guarantees.md``) and when it is asked: *E* at an event of a member, *T* at a change
+of a table, list or path, *S* every quarter of a second, *Q* at rest, *H* when clients know
+something. A rule overrides the points that it needs and costs nothing at the others.
 """
 
 from __future__ import annotations

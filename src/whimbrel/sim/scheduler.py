@@ -1,7 +1,7 @@
 """Virtual time: a heap of events, integer microseconds, ties broken by a seeded number.
 
 Two events of the same microsecond run in an order the seed chose, and if even that number is
-equal in the order in which they were made (facts/reliability section 6.2).
+equal in the order in which they were made.
 """
 
 from __future__ import annotations

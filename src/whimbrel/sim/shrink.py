@@ -2,7 +2,7 @@
 
 First the fault events are dropped by ever smaller shares, then operations, rounds and members.
 What is kept breaks the same rule. The result is a scenario, not a seed, because a seed is valid
-for one state of the code only (facts/reliability section 6.7).
+for one state of the code only.
 """
 
 from __future__ import annotations

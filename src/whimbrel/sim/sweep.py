@@ -25,17 +25,17 @@ from whimbrel.sim.safety.words import restless_because, unsafe_because
 from whimbrel.sim.world import Violation
 
 
-class Trigger(msgspec.Struct, frozen=True):
+class Rebalance(msgspec.Struct, frozen=True):
     """What sets a rebalance off, in a cluster that a seed has arranged."""
 
     event: FaultEvent
     seed: int
 
 
-KINDS: dict[str, Trigger] = {
-    "join": Trigger(FaultEvent(0, "start", ("m6",)), seed=2),
-    "leave": Trigger(FaultEvent(0, "leave", ("m3",)), seed=14),
-    "crash": Trigger(FaultEvent(0, "crash", ("m4",)), seed=6),
+KINDS: dict[str, Rebalance] = {
+    "join": Rebalance(FaultEvent(0, "start", ("m6",)), seed=2),
+    "leave": Rebalance(FaultEvent(0, "leave", ("m3",)), seed=14),
+    "crash": Rebalance(FaultEvent(0, "crash", ("m4",)), seed=6),
 }
 """A move to a newcomer; a move away from a leaver; a promotion, and copies in place of what was
 lost. The seeds are such that the roles fall to different members."""
@@ -94,7 +94,7 @@ def sweep_plan(seed: int) -> Plan:
     )  # fmt: skip
 
 
-class _Rebalance:
+class _RebalanceRun:
     """One run: start, load, the trigger, maybe kills, rest, final reads."""
 
     def __init__(self, kind: str, bug: Bug | None) -> None:
@@ -190,7 +190,7 @@ def run_case(kind: str, role: str, index: int, bug: Bug | None = None) -> Case:
         UsageError: There is no such kind or role.
     """
     _check_names(kind, role)
-    rebalance = _Rebalance(kind, bug)
+    rebalance = _RebalanceRun(kind, bug)
     if rebalance.until_trigger():
         rebalance.play(lambda: rebalance.passed >= index)
         who, _, then = role.partition(" ")
@@ -213,7 +213,7 @@ def count_events(kind: str) -> int:
         UsageError: There is no such kind.
     """
     _check_names(kind, ROLES[0])
-    rebalance = _Rebalance(kind, None)
+    rebalance = _RebalanceRun(kind, None)
     if rebalance.until_trigger():
         rebalance.play(rebalance.is_safe)
     return rebalance.passed

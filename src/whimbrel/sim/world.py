@@ -47,7 +47,7 @@ class Violation(msgspec.Struct, frozen=True):
     """A rule that was broken."""
 
     rule: str
-    """Id of the checker, for example ``D1``."""
+    """Id of the rule, for example ``D1``."""
     sentence: str
     at_us: int
     who: str = ""

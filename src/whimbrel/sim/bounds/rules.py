@@ -22,7 +22,7 @@ INVARIANTS_US = 2_000_000
 
 
 class Bounded(Rule):
-    """X1: queues and buffers, looked at now and then."""
+    """X1 (GCM-43; S): queues and buffers, looked at now and then."""
 
     rule = "X1"
     sentence = "queues, calls and buffers stay below their named limits"
@@ -73,7 +73,7 @@ def events_per_s_max(plan: Plan) -> int:
 
 
 class InvariantsHold(Rule):
-    """X1: ``core.invariants`` of every member, now and then and at rest."""
+    """X1 (core.invariants; SQ): ``core.invariants`` of every member, now and then and at rest."""
 
     rule = "X1"
     sentence = "every member's invariants hold"
@@ -100,7 +100,7 @@ class InvariantsHold(Rule):
 
 
 class QuietNotes(Rule):
-    """X2: an error is explained by a fault, or it is an error of ours."""
+    """X2 (promise table; E): an error is explained by a fault, or it is an error of ours."""
 
     rule = "X2"
     sentence = "no error is noted unless an injected fault explains it"

@@ -21,7 +21,9 @@ ERRORS = {
 
 
 class EveryCallEnds(Rule):
-    """C1: a member answers, at the latest when the others have found out who is gone."""
+    """C1 (promise table; H): a member answers, at the latest when the others have found out who is
+    gone.
+    """
 
     rule = "C1"
     sentence = "every call ends: success, error or indeterminate"
@@ -43,7 +45,7 @@ class EveryCallEnds(Rule):
 
 
 class ClientsAgree(Rule):
-    """C2: at rest every smart client has the cluster's table and members."""
+    """C2 (promise table; Q): at rest every smart client has the cluster's table and members."""
 
     rule = "C2"
     sentence = "every smart client's table is the cluster's; none keeps to a departed member"
@@ -56,7 +58,7 @@ class ClientsAgree(Rule):
 
 
 class RunsOnce(Rule):
-    """C4: a write that returned what it wrote itself was carried out twice."""
+    """C4 (design 0013; H): a write that returned what it wrote itself was carried out twice."""
 
     rule = "C4"
     sentence = "an operation that is not idempotent is carried out once"

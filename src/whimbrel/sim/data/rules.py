@@ -31,7 +31,7 @@ FEW_BACKUPS = "a write is acknowledged with fewer backups because the cluster is
 
 
 class NothingLost(Rule):
-    """D1: looked at on every key once the cluster rests."""
+    """D1 (promise table; Q): looked at on every key once the cluster rests."""
 
     rule = "D1"
     sentence = "no acknowledged write is lost while the harm stays within the promise"
@@ -53,7 +53,9 @@ class NothingLost(Rule):
 
 
 class NoResurrection(Rule):
-    """D3: at rest a key holds the last acknowledged write, or an indeterminate one."""
+    """D3 (promise table; Q): at rest a key holds the last acknowledged write, or an indeterminate
+    one.
+    """
 
     rule = "D3"
     sentence = "a key holds the last acknowledged write or an indeterminate one"
@@ -75,7 +77,7 @@ class NoResurrection(Rule):
 
 
 class CopyRemains(Rule):
-    """D6: looked at whenever a member drops a replica or ends.
+    """D6 (ADL-20, ADL-46; ET): looked at whenever a member drops a replica or ends.
 
     A write of unknown outcome may take effect after one that was acknowledged later: then the store
     may show that one (``Ledger.lacks``).
@@ -154,7 +156,7 @@ class CopyRemains(Rule):
 
 
 class NothingReturns(Rule):
-    """D11: what was destroyed stays away, whatever copies of it were under way."""
+    """D11 (AE-17; Q): what was destroyed stays away, whatever copies of it were under way."""
 
     rule = "D11"
     sentence = "no entry of a destroyed structure is there again"
@@ -172,7 +174,7 @@ class NothingReturns(Rule):
 
 
 class AnsweredAfterBackups(Rule):
-    """R4: when a client hears success, the copies it was promised exist."""
+    """R4 (promise table; H): when a client hears success, the copies it was promised exist."""
 
     rule = "R4"
     sentence = "a successful reply is sent after the required acknowledgements"
@@ -198,7 +200,8 @@ class AnsweredAfterBackups(Rule):
 
 
 class FailedIsWithoutEffect(Rule):
-    """C5: every error but the indeterminate one, also those after which a call is made again.
+    """C5 (design 0013; QH): every error but the indeterminate one, also those after which a call is
+    made again.
 
     A write is looked for in the stores of all members when its client hears of the error, before
     it is made again, and in the end if it was not. A call that is made again and finds the value

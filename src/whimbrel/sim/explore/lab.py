@@ -91,7 +91,7 @@ class Facts(msgspec.Struct, frozen=True):
     """Armed timers by (deadline in us, key)."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class StepResult(msgspec.Struct, frozen=True):
     """What a step does."""
 
     member: int
@@ -149,7 +149,7 @@ class Lab:
         self._numbers: dict[bytes, int] = {}
         self._recipes: list[tuple[int, int, int] | Seat] = []
         self._ready: OrderedDict[int, Seat] = OrderedDict()
-        self._steps: dict[tuple[int, int, int], Outcome] = {}
+        self._steps: dict[tuple[int, int, int], StepResult] = {}
 
     # -- numbers --------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Lab:
 
     # -- steps ----------------------------------------------------------------------------
 
-    def step(self, number: int, now_us: int, item: int) -> Outcome:
+    def step(self, number: int, now_us: int, item: int) -> StepResult:
         """What a member does with an item at a moment."""
         key = (number, now_us, item)
         outcome = self._steps.get(key)
@@ -232,9 +232,9 @@ class _Step:
         self.broken: list[tuple[str, str]] = []
         self.lost: list[int] = []
 
-    def outcome(self, member: int) -> Outcome:
+    def outcome(self, member: int) -> StepResult:
         """What came of it."""
-        return Outcome(
+        return StepResult(
             member,
             tuple(self.sends),
             tuple(self.rows),

@@ -1,6 +1,6 @@
 """The simulator's rules, fed from snapshots: what they need of a world, and nothing else.
 
-A checker of ``whimbrel.sim`` collects history along one run. An exploration has a tree of
+A rule of ``whimbrel.sim`` collects history along one run. An exploration has a tree of
 histories, so a rule gets here what it must remember from the state itself, and is otherwise the
 very same code.
 """
@@ -33,7 +33,7 @@ Broken = list[tuple[str, str]]
 
 
 class FakeHost:
-    """A member as the checkers see a host."""
+    """A member as the rules see a host."""
 
     is_up = joined = True
     is_paused = is_leaving = lite = False
@@ -58,7 +58,7 @@ class _Plan(msgspec.Struct):
 
 
 class FakeWorld:
-    """Some members as the checkers see a world."""
+    """Some members as the rules see a world."""
 
     def __init__(self, world: TinyWorld) -> None:
         self.plan = _Plan(world.settings, copies_promised(world) - 1, 0, _Profile())
@@ -139,8 +139,8 @@ class StepRules:
         else:
             self._copies._needed[host.name] = self._copies._needed_now(place)
             self._copies.row(place, pid, before, after, version)
-        for checker in self._at_row:
-            checker.row(place, pid, before, after, version)
+        for rule in self._at_row:
+            rule.row(place, pid, before, after, version)
         return self._one.take()
 
     def _taken_over(self, host: FakeHost, pid: PartitionId, before: Row, after: Row) -> None:
@@ -198,6 +198,6 @@ class StepRules:
     def at_rest(self, members: list[Member]) -> Broken:
         """P7, P11, D8, D9: what must hold in a settled state."""
         self._all.hosts = [FakeHost(member) for member in members]
-        for checker in self._quiet:
-            checker.quiet()
+        for rule in self._quiet:
+            rule.quiet()
         return self._all.take()

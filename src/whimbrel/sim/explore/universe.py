@@ -32,10 +32,10 @@ from whimbrel.sim.explore.lab import (
     NEWS,
     Item,
     Lab,
-    Outcome,
     Plan,
     Plant,
     Seat,
+    StepResult,
     Timer,
     Write,
     describe,
@@ -97,7 +97,7 @@ class Move(msgspec.Struct, frozen=True):
     """Whose step it was, if any."""
     item: int = -1
     """What it handled."""
-    outcome: Outcome | None = None
+    outcome: StepResult | None = None
 
 
 class _Draft:

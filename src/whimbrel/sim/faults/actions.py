@@ -211,7 +211,7 @@ def demote(nemesis: Nemesis, event: FaultEvent) -> None:
 
 def _order_role(host: Host, what: str) -> None:
     if host.is_up and host.joined:
-        host.order_self(what, msgspec.json.encode({"member": host.info.id}))
+        host.order(what, msgspec.json.encode({"member": host.info.id}), host.info.id)
 
 
 def forsake(nemesis: Nemesis, event: FaultEvent) -> None:

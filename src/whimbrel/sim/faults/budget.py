@@ -1,8 +1,8 @@
 """The failure budget: how many copies may be put at risk between two safe points.
 
 A run whose faults stay within it must lose nothing (D1); one that overdraws it is judged by other
-rules. A *safe point* is a moment at which every configured replica is complete (facts/reliability
-section 3.1). Lost copies are never won back before the next safe point.
+rules. A *safe point* is a moment at which every configured replica is complete. Lost copies are
+never won back before the next safe point.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ LOST = "a partition is lost"
 
 
 class LossIsTold(Rule):
-    """D7: a lost partition is told, with the right count; nothing else is told as lost."""
+    """D7 (ADL-05; ETQ): a lost partition is told, with the right count; nothing else is told as
+    lost.
+    """
 
     rule = "D7"
     sentence = "partition loss is signalled if and only if all replicas up to an index are gone"
@@ -96,7 +98,8 @@ class LossIsTold(Rule):
 
 
 class GoneIsTold(Rule):
-    """D12: looked at when a process dies with the last copy of an acknowledged write.
+    """D12 (design 0014; ESQ): looked at when a process dies with the last copy of an acknowledged
+    write.
 
     Nobody says anything where nobody is left who had a table: what a cluster knew dies with its
     last member. Nothing is asked where clusters were split: what is gone then is D10's affair.

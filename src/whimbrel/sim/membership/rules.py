@@ -31,7 +31,7 @@ ROLE_REFUSED = "a change of role is refused"
 
 
 class ViewOrder(Rule):
-    """M1: looked at whenever a list is installed."""
+    """M1 (GCM-21; T): looked at whenever a list is installed."""
 
     rule = "M1"
     sentence = "views are installed in rising order, contain the installer, and agree"
@@ -52,7 +52,7 @@ class ViewOrder(Rule):
 
 
 class OneMaster(Rule):
-    """M2: two masters never stand in each other's lists, and in the end there is one."""
+    """M2 (ADL-02; TQ): two masters never stand in each other's lists; in the end there is one."""
 
     rule = "M2"
     sentence = "one master per view; two masters only in disjoint views"
@@ -83,7 +83,9 @@ class OneMaster(Rule):
 
 
 class PatientMaster(Rule):
-    """M3: a new master hears everybody first, and tells everybody before it goes on (ADL-14)."""
+    """M3 (ADL-12 to ADL-14; ET): a new master hears everybody first, and tells everybody before it
+    goes on (ADL-14).
+    """
 
     rule = "M3"
     messages = (StateAnswered,)
@@ -129,7 +131,7 @@ class PatientMaster(Rule):
 
 
 class FreshIdentity(Rule):
-    """M4: whoever was removed never comes back under the same identity."""
+    """M4 (GCM-09, PIM-36; T): whoever was removed never comes back under the same identity."""
 
     rule = "M4"
     sentence = "a member never re-enters under an old identity"
@@ -164,7 +166,7 @@ class FreshIdentity(Rule):
 
 
 class NoFalseExpulsion(Rule):
-    """M5: nobody is expelled who was heard all the time."""
+    """M5 (promise table; E): nobody is expelled who was heard all the time."""
 
     rule = "M5"
     sentence = "a member that was never silent for the heartbeat timeout is not removed"
@@ -176,7 +178,9 @@ class NoFalseExpulsion(Rule):
 
 
 class OneWayEnds(Rule):
-    """L5: who hears and is not heard, or the reverse, ends outside the others' view."""
+    """L5 (promise table; TS): who hears and is not heard, or the reverse, ends outside the others'
+    view.
+    """
 
     rule = "L5"
     sentence = "a member that is heard in one direction only ends outside the view"
@@ -213,7 +217,7 @@ class OneWayEnds(Rule):
 
 
 class LeavesWithNothing(Rule):
-    """P12: whoever was allowed to leave is in no row of any master that is up to date.
+    """P12 (PIM-57; E): whoever was allowed to leave is in no row of any master that is up to date.
 
     A master whose list is older than the leaver's was paused while others took over from it: it
     lets nobody go, and its table is not the cluster's. A leaving master is judged by its own table.

@@ -28,7 +28,7 @@ POLICIES = tuple(f"merge by {policy}" for policy in MERGE_POLICIES)
 
 
 class MergesAccounted(Rule):
-    """D10: entry by entry at the primary, in numbers at rest."""
+    """D10 (design 0008; EQH): entry by entry at the primary, in numbers at rest."""
 
     rule = "D10"
     messages = (MergeRequested,)

@@ -55,7 +55,9 @@ _SHIFTS_UP = (MigrationKind.SHIFT_UP, MigrationKind.SHIFT_UP_SHIFT_DOWN)
 
 
 class CommitOrder(Rule):
-    """P6: the destination commits before the master, the master before anybody drops data."""
+    """P6 (ADL-16, ADL-20; T): the destination commits before the master, the master before anybody
+    drops data.
+    """
 
     rule = "P6"
     sentence = "destination commits first, then the master, then the source"
@@ -127,7 +129,9 @@ class CommitOrder(Rule):
 
 
 class OneVerdict(Rule):
-    """P7: nobody ever sees two verdicts of one migration; nothing stays undecided."""
+    """P7 (ADL-23, ADL-31; EQ): nobody ever sees two verdicts of one migration; nothing stays
+    undecided.
+    """
 
     rule = "P7"
     messages = _WITH_COMPLETED
@@ -152,7 +156,9 @@ class OneVerdict(Rule):
 
 
 class OneMigration(Rule):
-    """P8: caps hold at the master, and what is finished is forgotten in the end."""
+    """P8 (ADL-25, ADL-27, ADL-35, PIM-24; E): caps hold at the master, and what is finished is
+    forgotten in the end.
+    """
 
     rule = "P8"
     messages = (*_TABLES, MigrationRequested, FragmentSent)
@@ -197,7 +203,9 @@ class OneMigration(Rule):
 
 
 class HookOrder(Rule):
-    """P13: every member's services, by the hook that the migration room offers."""
+    """P13 (ADL-71, ADL-72; ETQ): every member's services, by the hook that the migration room
+    offers.
+    """
 
     rule = "P13"
     sentence = "services hear before any change of an index, then commit or rollback, once each"
@@ -244,7 +252,9 @@ class HookOrder(Rule):
 
 
 class ProcessesTold(Rule):
-    """P14: what listeners hear of a master's processes, whatever the replica index (PIM-58)."""
+    """P14 (PIM-21, PIM-58; EQ): what listeners hear of a master's processes, whatever the replica
+    index (PIM-58).
+    """
 
     rule = "P14"
     sentence = "a process is told once, each of its replicas once, and the figures follow (PIM-21)"
@@ -310,7 +320,7 @@ class ProcessesTold(Rule):
 
 
 class ChunksBounded(Rule):
-    """X1: bytes of one migration under way (GCM-43, PIM-29)."""
+    """X1 (GCM-43, PIM-29; E): bytes of one migration under way (GCM-43, PIM-29)."""
 
     rule = "X1"
     messages = (FragmentSent,)

@@ -31,7 +31,7 @@ SYNC = "a backup is made equal to its primary"
 
 
 class NothingLeaks(Rule):
-    """D8: at rest nobody holds what it should not."""
+    """D8 (AE-03, ADL-34, ADL-73; Q): at rest nobody holds what it should not."""
 
     rule = "D8"
     sentence = "a fragment is held only at an index up to its structure's backup count"
@@ -47,7 +47,9 @@ class NothingLeaks(Rule):
 
 
 class NothingIsLeft(Rule):
-    """D8: a backup gives up, in bounded time, what its primary does not have (AE-17, AE-21)."""
+    """D8 (AE-17, AE-21; Q): a backup gives up, in bounded time, what its primary does not have
+    (AE-17, AE-21).
+    """
 
     rule = "D8"
     sentence = "a backup does not keep for long what its primary does not have"
@@ -80,7 +82,7 @@ class NothingIsLeft(Rule):
 
 
 class ReplicasEqual(Rule):
-    """D9: at rest all replicas are equal, and accounts are those of the records.
+    """D9 (AE-24; Q): at rest all replicas are equal, and accounts are those of the records.
 
     At a safe point clients may go on writing: a backup to which something is on its way is passed.
     """
@@ -115,7 +117,7 @@ class ReplicasEqual(Rule):
 
 
 class InOrder(Rule):
-    """R1: what a backup does with an operation that is not the next one."""
+    """R1 (AE-05 to AE-09; E): what a backup does with an operation that is not the next one."""
 
     rule = "R1"
     sentence = "a backup ignores old operations, applies on a gap and marks itself dirty"
@@ -135,7 +137,7 @@ class InOrder(Rule):
 
 
 class PrimarySpeaks(Rule):
-    """R2: versions and syncs of somebody who is not our primary change nothing."""
+    """R2 (AE-12; E): versions and syncs of somebody who is not our primary change nothing."""
 
     rule = "R2"
     messages = (SyncSent, VersionsTold)
@@ -168,7 +170,7 @@ class PrimarySpeaks(Rule):
 
 
 class PermitsKept(Rule):
-    """R3: permits are never exceeded, and all come back."""
+    """R3 (AE-14, AE-16; EQ): permits are never exceeded, and all come back."""
 
     rule = "R3"
     messages = _SYNC_MESSAGES

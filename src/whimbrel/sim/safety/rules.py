@@ -14,7 +14,8 @@ WHOLE_LOOK_US = 5_000_000
 
 
 class SafeIsSafe(Rule):
-    """D13: whenever the product says safe, the hottest survivor of any *b* deaths has every value.
+    """D13 (core.safety; ESQH): whenever the product says safe, the hottest survivor of any *b*
+    deaths has every value.
 
     *b* is as many as there are synchronous backups, as far as the places allow, or what the product
     says that it survives, if that is more. Nobody is killed for it: the hottest survivor

@@ -29,7 +29,9 @@ STATES = tuple(
 
 
 class StateObeyed(Rule):
-    """O1: looked at where the master decides, and on what clients were told in PASSIVE."""
+    """O1 (GCM-02 to GCM-10; TSH): looked at where the master decides, and on what clients were told
+    in PASSIVE.
+    """
 
     rule = "O1"
     sentence = "nobody joins, moves, is promoted or writes where the cluster state forbids it"

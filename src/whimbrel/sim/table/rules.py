@@ -41,7 +41,9 @@ PROMOTION = f"migration {MigrationKind.PROMOTION.value}"
 
 
 class RisingVersions(Rule):
-    """P1: every member's partition versions only rise, and only the master's word counts."""
+    """P1 (ADL-07, ADL-08, PIM-03; T): every member's partition versions only rise, and only the
+    master's word counts.
+    """
 
     rule = "P1"
     sentence = "versions rise strictly, and a table from a non-master changes nothing"
@@ -69,7 +71,7 @@ class RisingVersions(Rule):
 
 
 class EqualVersions(Rule):
-    """P2: one version of one master means one row."""
+    """P2 (ADL-07, PIM-02; T): one version of one master means one row."""
 
     rule = "P2"
     sentence = "equal master, partition and version imply equal rows on any two members"
@@ -86,7 +88,9 @@ class EqualVersions(Rule):
 
 
 class OnePrimary(Rule):
-    """P3: whoever accepts writes under a lower version than somebody else did is stale."""
+    """P3 (ADL-06, ADL-09; E): whoever accepts writes under a lower version than somebody else did
+    is stale.
+    """
 
     rule = "P3"
     sentence = "one member accepts writes as primary per partition and version; none goes back"
@@ -147,7 +151,7 @@ class OnePrimary(Rule):
 
 
 class MasterDecides(Rule):
-    """P4: a row changes at the master, or because of the master's word."""
+    """P4 (ADL-02; T): a row changes at the master, or because of the master's word."""
 
     rule = "P4"
     sentence = "only a master's decision changes the table"
@@ -165,7 +169,8 @@ class MasterDecides(Rule):
 
 
 class CopiesKept(Rule):
-    """P5: a plan never lowers the number of complete replicas below what it must end with.
+    """P5 (ADL-46; T): a plan never lowers the number of complete replicas below what it must end
+    with.
 
     What it must end with is decided when the plan is made: who stays then, and how deep. When
     members die meanwhile, it is what those who are left can hold.
@@ -218,7 +223,7 @@ class CopiesKept(Rule):
 
 
 class CleanRows(Rule):
-    """P9: who may stand in a row."""
+    """P9 (ADL-01, GCM-14; T): who may stand in a row."""
 
     rule = "P9"
     sentence = "no member twice in a row; no lite, leaving or unknown member enters one"
@@ -241,7 +246,8 @@ class CleanRows(Rule):
 
 
 class BalancedPlans(Rule):
-    """P10: no cycle is carried out; at rest nothing is left to plan and members are level.
+    """P10 (ADL-50, ADL-51; Q): no cycle is carried out; at rest nothing is left to plan and members
+    are level.
 
     Primaries are not judged: with few partitions the holders that stay do not always allow them
     to be level without further copies, and none are spent on that (``partition.assignment``).
@@ -279,7 +285,9 @@ class BalancedPlans(Rule):
 
 
 class EqualStamps(Rule):
-    """P11: at rest all tables are one table, and every client's owners are its primaries."""
+    """P11 (PIM-16, PIM-17; Q): at rest all tables are one table, and every client's owners are its
+    primaries.
+    """
 
     rule = "P11"
     sentence = "all members' stamps are equal and equal to a recomputation"
@@ -301,7 +309,8 @@ class EqualStamps(Rule):
 
 
 class NoPingPong(Rule):
-    """L4: after the last fault and the last change of the list the table comes to rest.
+    """L4 (ADL-50, PIM-28; T): after the last fault and the last change of the list the table comes
+    to rest.
 
     Counted during harm as well: between two faults of a long run a table may go to and fro for
     minutes. A failed migration changes the version of a row and not the row, and is not counted.

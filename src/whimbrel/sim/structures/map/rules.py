@@ -28,7 +28,7 @@ EVENT_US = 5_000_000
 
 
 class NothingInvented(Rule):
-    """D2: every value read was written to that key before the read ended."""
+    """D2 (promise table; H): every value read was written to that key before the read ended."""
 
     rule = "D2"
     sentence = "a value read for a key was written to that key"
@@ -45,7 +45,8 @@ class NothingInvented(Rule):
 
 
 class Linearizable(Rule):
-    """D4: reads of a key with one writer, judged where no stale primary may be about.
+    """D4 (promise table; H): reads of a key with one writer, judged where no stale primary may be
+    about.
 
     The writer's order is known, so a read is right when it returns the newest write acknowledged
     before it began, or one that was begun since, or one of unknown outcome. In a calm window
@@ -94,7 +95,9 @@ class Linearizable(Rule):
 
 
 class FreshReads(Rule):
-    """D4: between a destination's commit and its source's nobody reads (ADL-20, GCM-32)."""
+    """D4 (ADL-20, GCM-32; E): between a destination's commit and its source's nobody reads (ADL-20,
+    GCM-32).
+    """
 
     rule = "D4"
     sentence = "with stale reads disabled nobody answers a read once another primary has committed"
@@ -125,8 +128,8 @@ class FreshReads(Rule):
 
 
 class ExpiryHolds(Rule):
-    """D3: an entry with a time to live is there until then and gone afterwards, but for the skew
-    of the clocks.
+    """D3 (promise table; H): an entry with a time to live is there until then and gone afterwards,
+    but for the skew of the clocks.
     """
 
     rule = "D3"
@@ -158,7 +161,9 @@ class ExpiryHolds(Rule):
 
 
 class WholeMapOnce(Rule):
-    """D1: a whole-map read in a calm window has every acknowledged key, and each once."""
+    """D1 (promise table; H): a whole-map read in a calm window has every acknowledged key, and each
+    once.
+    """
 
     rule = "D1"
     sentence = "a whole-map read returns every acknowledged key once"
@@ -179,7 +184,9 @@ class WholeMapOnce(Rule):
 
 
 class EventsArrive(Rule):
-    """C3: a listener hears of every acknowledged change, of one key in order, in calm windows."""
+    """C3 (promise table; SH): a listener hears of every acknowledged change, of one key in order,
+    in calm windows.
+    """
 
     rule = "C3"
     sentence = "each acknowledged change is heard by listeners, and per key in order"
