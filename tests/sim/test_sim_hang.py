@@ -48,9 +48,9 @@ def test_a_newcomers_call_is_answered_though_the_list_came_late() -> None:
     assert isinstance(maps, MapModel)
     one, two, newcomer = world.hosts
     for host in (one, two):
-        host.start(world.join_addresses())
+        host.start(world.addresses())
     world.scheduler.run_until(4_000_000)
-    newcomer.start(world.join_addresses())
+    newcomer.start(world.addresses())
     run_until_listed(world, one, newcomer)
     world.network.clog(one.name, two.name, 1_000_000)
     run_until_listed(world, newcomer, one)
@@ -80,7 +80,7 @@ def test_a_whole_map_call_ends_before_its_client_loses_patience() -> None:
     assert isinstance(maps, MapModel)
     one, two, _ = world.hosts
     for host in (one, two):
-        host.start(world.join_addresses())
+        host.start(world.addresses())
     world.scheduler.run_until(4_000_000)
     assert two.engine is not None
     two.engine.server.calls.take_request = lambda peer, payload: None  # type: ignore[method-assign]

@@ -58,7 +58,7 @@ def test_the_wait_for_safety_counts_the_data() -> None:
         questions.append(copy_wait_us(world))  # nobody holds anything
         run.workload.start()
         for host in world.hosts:
-            host.start(world.join_addresses())
+            host.start(world.addresses())
         for client in run.clients:
             client.start()
         world.scheduler.run_until(30_000_000)
@@ -73,7 +73,7 @@ def test_who_leaves_is_judged_by_masters_that_are_up_to_date() -> None:
     plan = plan_of("calm")
     world = World(plan, Entropy(1))
     for host in world.hosts[: plan.members]:
-        host.start(world.join_addresses())
+        host.start(world.addresses())
     world.scheduler.run_until(10_000_000)
     master = next(host for host in world.hosts if host.is_master)
     leaver = next(host for host in world.hosts if host is not master)

@@ -49,7 +49,7 @@ def merging_run(refused_us: int, monkeypatch: pytest.MonkeyPatch) -> Run:
     for key in (b"one", b"two"):
         store.put(key, b"\0" * 12, 0)
     data = SplitData([Leftover(SET_MAP, PartitionId(0), store)], ())
-    host.start(world.join_addresses(), data)
+    host.start(world.addresses(), data)
     world.scheduler.run_until(1_000_000)
     assert host.joined
     return run

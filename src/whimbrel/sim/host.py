@@ -28,14 +28,7 @@ from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import LeaveWanted, Received, Started, Stimulus, TimerFired
 from whimbrel.errors import InvariantViolation, ProtocolError
 from whimbrel.serving.engine import Engine
-from whimbrel.serving.outputs import (
-    Answered,
-    CloseClient,
-    EventsTold,
-    ToAddress,
-    ToClient,
-    ToPeer,
-)
+from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
 from whimbrel.sim.links import LINGER_US, AddressLinks, PeerLink
 from whimbrel.sim.network import Network, Pipe
 from whimbrel.wire import links as wire_links

@@ -12,13 +12,7 @@ from typing import Any, Protocol
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo
-from whimbrel.core.stimuli import (
-    AddressUnreachable,
-    LinkFailed,
-    LinkLost,
-    LinkRestored,
-    Stimulus,
-)
+from whimbrel.core.stimuli import AddressUnreachable, LinkFailed, LinkLost, LinkRestored, Stimulus
 from whimbrel.serving.outputs import BULK, CONTROL
 from whimbrel.sim.network import Network, Pipe
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.errors import UsageError
-from whimbrel.sim.profile import FAMILIES, MERGE_POLICIES, OPERATOR_FAMILIES, SECOND_US, Profile
+from whimbrel.sim.profile import (
+    MERGE_POLICIES,
+    OPERATOR_FAMILIES,
+    SECOND_US,
+    USUAL_FAMILIES,
+    Profile,
+)
 
 _CASCADE = Profile(
     "cascade",
@@ -254,7 +260,7 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "mixed",
             "as swarm, with changes of state and of roles; half of the clusters begin at 4.0",
-            (*FAMILIES, *OPERATOR_FAMILIES),
+            (*USUAL_FAMILIES, *OPERATOR_FAMILIES),
             machine_sizes=(1, 1, 1, 2),
             serial_share=0.5,
         ),

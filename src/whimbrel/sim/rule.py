@@ -133,6 +133,6 @@ ASKED_BY_MESSAGE = ("received", "step")
 POINTS = tuple(
     name
     for name in vars(Rule)
-    if not (name.startswith("_") or name in ("rule", "source", "sentence", "messages", "fail"))
+    if not (name.startswith("_") or name in ("rule", "sentence", "messages", "fail"))
 )
 """All of them, by the names of the methods."""

@@ -177,13 +177,9 @@ class World:
                 return host
         return None
 
-    def addresses(self) -> list[Address]:
-        """Every address where a member may listen."""
-        return [host.address for host in self.hosts]
-
-    def join_addresses(self) -> tuple[Address, ...]:
-        """What members are configured with as a rule; some of it dead, one of it their own."""
-        return tuple(self.addresses())
+    def addresses(self) -> tuple[Address, ...]:
+        """Every address where a member may listen; as a rule each is configured with all."""
+        return tuple(host.address for host in self.hosts)
 
     def start(self, host: Host) -> None:
         """A process starts at a place, as it is configured there."""
@@ -195,7 +191,7 @@ class World:
         Of each place and one before it one knows the other; by a coin somebody knows more.
         """
         for host in self.hosts:
-            host.joins = self.join_addresses()
+            host.joins = self.addresses()
         if not self.plan.profile.partial_joins:
             return
         generator = self.entropy.of("joins")

@@ -117,8 +117,4 @@ class QuietNotes(Rule):
             self.fail(f"{note.kind}: {fields}", host.name)
 
 
-RULES: tuple[type[Rule], ...] = (
-    Bounded,
-    InvariantsHold,
-    QuietNotes,
-)
+RULES: tuple[type[Rule], ...] = (Bounded, InvariantsHold, QuietNotes)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from whimbrel.core.ids import (
-    PartitionId,
-)
+from whimbrel.core.ids import PartitionId
 from whimbrel.core.settings import CoreSettings
 from whimbrel.sim.world import World
 

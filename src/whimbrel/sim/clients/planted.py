@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from whimbrel.core.ids import (
-    MemberId,
-)
+from whimbrel.core.ids import MemberId
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
 

@@ -94,9 +94,4 @@ def errors_met(counts: Mapping[int, int]) -> dict[str, int]:
     return {ERRORS[code]: count for code, count in counts.items() if code in ERRORS}
 
 
-RULES: tuple[type[Rule], ...] = (
-    EveryCallEnds,
-    ClientsAgree,
-    RunsOnce,
-    ErrorSightings,
-)
+RULES: tuple[type[Rule], ...] = (EveryCallEnds, ClientsAgree, RunsOnce, ErrorSightings)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from whimbrel.core.ids import (
-    MemberId,
-)
+from whimbrel.core.ids import MemberId
 from whimbrel.core.replication.outbox import FAILED_STALE, PendingReply
 from whimbrel.serving.calls import Call
 from whimbrel.serving.engine import Engine

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.core.ids import (
-    MemberId,
-    Namespace,
-    PartitionId,
-    Row,
-    index_in,
-)
+from whimbrel.core.ids import MemberId, Namespace, PartitionId, Row, index_in
 from whimbrel.core.messages import (
     FragmentAnswered,
     FragmentSent,
@@ -18,9 +12,7 @@ from whimbrel.core.messages import (
     MigrationCommitRequested,
     MigrationRequested,
 )
-from whimbrel.core.model import (
-    MigrationInfo,
-)
+from whimbrel.core.model import MigrationInfo
 from whimbrel.core.replication.fragments import Store
 from whimbrel.sim.history import ABSENT, Ledger, Operation, Outcome, Reply
 from whimbrel.sim.host import Host
@@ -31,7 +23,7 @@ FEW_BACKUPS = "a write is acknowledged with fewer backups because the cluster is
 
 
 class NothingLost(Rule):
-    """D1 (promise table; Q): looked at on every key once the cluster rests."""
+    """D1 (promise table; Q): looked at on every ledger once the cluster rests."""
 
     rule = "D1"
     sentence = "no acknowledged write is lost while the harm stays within the promise"
@@ -246,8 +238,9 @@ def _primary_store(world: World, ledger: Ledger) -> Store | None:
         if host.is_master:
             rows = host.member.migrations.table.rows
             primary = world.host_of(rows[ledger.partition_id][0])
-            if primary is not None:
-                return primary.store_at(ledger.partition_id, ledger.namespace)
+            if primary is None:
+                break
+            return primary.store_at(ledger.partition_id, ledger.namespace)
     return None
 
 

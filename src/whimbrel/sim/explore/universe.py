@@ -16,13 +16,7 @@ from whimbrel.core.ids import EMPTY_ROW, Address, MemberId
 from whimbrel.core.member import Member
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.registry import MAP_KIND, backups_value
-from whimbrel.core.stimuli import (
-    AddressUnreachable,
-    LinkFailed,
-    LinkLost,
-    LinkRestored,
-    Started,
-)
+from whimbrel.core.stimuli import AddressUnreachable, LinkFailed, LinkLost, LinkRestored, Started
 from whimbrel.errors import UsageError
 from whimbrel.sim.explore.image import DIGEST_BYTES, clone
 from whimbrel.sim.explore.lab import (

@@ -6,12 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from whimbrel.core.ids import (
-    PartitionId,
-)
-from whimbrel.core.messages import (
-    TableImage,
-)
+from whimbrel.core.ids import PartitionId
+from whimbrel.core.messages import TableImage
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
 

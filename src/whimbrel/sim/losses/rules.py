@@ -6,11 +6,7 @@ import json
 from typing import ClassVar
 
 from whimbrel.core.effects import Note
-from whimbrel.core.ids import (
-    PartitionId,
-    Row,
-    index_in,
-)
+from whimbrel.core.ids import PartitionId, Row, index_in
 from whimbrel.core.migration.losses import LOST_ALL
 from whimbrel.sim.history import Ledger
 from whimbrel.sim.host import Host
@@ -194,8 +190,4 @@ class LossSightings(Sightings):
     notes: ClassVar = {"partition.lost": LOST}
 
 
-RULES: tuple[type[Rule], ...] = (
-    LossIsTold,
-    GoneIsTold,
-    LossSightings,
-)
+RULES: tuple[type[Rule], ...] = (LossIsTold, GoneIsTold, LossSightings)

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from whimbrel.core.ids import (
-    MemberId,
-)
+from whimbrel.core.ids import MemberId
 from whimbrel.core.membership.strangers import SEARCH_TIMER
-from whimbrel.core.messages import (
-    PublicationAnswered,
-    StateAnswered,
-    TablePublished,
-)
-from whimbrel.core.model import (
-    MemberInfo,
-    MemberList,
-)
+from whimbrel.core.messages import PublicationAnswered, StateAnswered, TablePublished
+from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.stimuli import Received
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from whimbrel.core.ids import (
-    Address,
-    MemberId,
-)
-from whimbrel.core.model import (
-    MemberList,
-)
+from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.model import MemberList
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
 

@@ -5,18 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from whimbrel.core.effects import Note
-from whimbrel.core.ids import (
-    MemberId,
-    PartitionId,
-    Row,
-)
-from whimbrel.core.messages import (
-    StateAnswered,
-)
-from whimbrel.core.model import (
-    MemberInfo,
-    MemberList,
-)
+from whimbrel.core.ids import MemberId, PartitionId, Row
+from whimbrel.core.messages import StateAnswered
+from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.sim.host import Host
 from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.world import World

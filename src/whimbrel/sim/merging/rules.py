@@ -6,15 +6,10 @@ import copy
 from typing import Any
 
 from whimbrel.core.effects import Note
-from whimbrel.core.ids import (
-    MemberId,
-    namespace_of,
-)
+from whimbrel.core.ids import MemberId, namespace_of
 from whimbrel.core.merging.leftovers import hottest_listed
 from whimbrel.core.merging.target import chunk_key
-from whimbrel.core.messages import (
-    MergeRequested,
-)
+from whimbrel.core.messages import MergeRequested
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.replication.fragments import Store
 from whimbrel.sim.host import Host
@@ -161,7 +156,4 @@ class MergeSightings(Sightings):
                 self.saw(EQUAL_HALVES)
 
 
-RULES: tuple[type[Rule], ...] = (
-    MergesAccounted,
-    MergeSightings,
-)
+RULES: tuple[type[Rule], ...] = (MergesAccounted, MergeSightings)

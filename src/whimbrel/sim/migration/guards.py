@@ -7,27 +7,11 @@ from typing import Any
 
 import msgspec
 
-from whimbrel.core.events import (
-    GridEvent,
-    Hook,
-    Moment,
-    PartitionMigrationEvent,
-    ReplicaMigrated,
-)
-from whimbrel.core.ids import (
-    NO_INDEX,
-    MemberId,
-    PartitionId,
-    Row,
-)
-from whimbrel.core.messages import (
-    MigrationCommitRequested,
-)
+from whimbrel.core.events import GridEvent, Hook, Moment, PartitionMigrationEvent, ReplicaMigrated
+from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row
+from whimbrel.core.messages import MigrationCommitRequested
 from whimbrel.core.migration.keeper import ActiveMigration, Role
-from whimbrel.core.model import (
-    MigrationInfo,
-    Verdict,
-)
+from whimbrel.core.model import MigrationInfo, Verdict
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
 

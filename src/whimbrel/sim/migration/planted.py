@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.core.events import (
-    Moment,
-    PartitionMigrationEvent,
-)
-from whimbrel.core.ids import (
-    MemberId,
-    PartitionId,
-    Row,
-)
+from whimbrel.core.events import Moment, PartitionMigrationEvent
+from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.messages import (
     FragmentSent,
     Message,
@@ -22,11 +15,7 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.migration.keeper import ActiveMigration
 from whimbrel.core.migration.serial.versions import serial_keeper
-from whimbrel.core.model import (
-    MigrationInfo,
-    Step,
-    Verdict,
-)
+from whimbrel.core.model import MigrationInfo, Step, Verdict
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
 

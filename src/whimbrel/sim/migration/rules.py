@@ -15,12 +15,7 @@ from whimbrel.core.events import (
     PartitionMigrationEvent,
     ReplicaMigrated,
 )
-from whimbrel.core.ids import (
-    MemberId,
-    PartitionId,
-    Row,
-    index_in,
-)
+from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
     FragmentSent,
     LegacyTablePublished,
@@ -28,10 +23,7 @@ from whimbrel.core.messages import (
     MigrationRequested,
     TablePublished,
 )
-from whimbrel.core.model import (
-    MigrationKind,
-    Verdict,
-)
+from whimbrel.core.model import MigrationKind, Verdict
 from whimbrel.core.stimuli import Received
 from whimbrel.sim.host import Host
 from whimbrel.sim.rule import Rule, Sightings

@@ -6,15 +6,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from whimbrel.core.ids import (
-    MemberId,
-    PartitionId,
-    Row,
-    index_in,
-)
-from whimbrel.core.messages import (
-    FragmentPart,
-)
+from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
+from whimbrel.core.messages import FragmentPart
 from whimbrel.core.replication.dataplane import PREFIX
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.outbox import FRAME

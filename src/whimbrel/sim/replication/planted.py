@@ -6,12 +6,8 @@ from typing import Any
 
 import msgspec
 
-from whimbrel.core.ids import (
-    MemberId,
-)
-from whimbrel.core.messages import (
-    ReplicaVersions,
-)
+from whimbrel.core.ids import MemberId
+from whimbrel.core.messages import ReplicaVersions
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.core.ids import (
-    NO_INDEX,
-    MemberId,
-    PartitionId,
-)
-from whimbrel.core.messages import (
-    SyncAnswered,
-    SyncRefused,
-    SyncRequested,
-    SyncSent,
-    VersionsTold,
-)
+from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId
+from whimbrel.core.messages import SyncAnswered, SyncRefused, SyncRequested, SyncSent, VersionsTold
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.sim.host import Host
 from whimbrel.sim.rule import Rule, Sightings

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from whimbrel.core import safety
 from whimbrel.core.member import Member
-from whimbrel.core.model import (
-    MemberInfo,
-)
+from whimbrel.core.model import MemberInfo
 from whimbrel.sim.world import World
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from whimbrel.core.ids import (
-    MemberId,
-)
-from whimbrel.core.model import (
-    MemberList,
-)
+from whimbrel.core.ids import MemberId
+from whimbrel.core.model import MemberList
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
 

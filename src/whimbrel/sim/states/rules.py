@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from whimbrel.core.ids import (
-    PartitionId,
-    Row,
-)
-from whimbrel.core.model import (
-    ClusterState,
-    MemberList,
-)
+from whimbrel.core.ids import PartitionId, Row
+from whimbrel.core.model import ClusterState, MemberList
 from whimbrel.sim.history import Operation, Outcome, Reply
 from whimbrel.sim.host import Host
 from whimbrel.sim.rule import Rule, Sightings
@@ -116,7 +110,4 @@ class StateSightings(Sightings):
             self.saw(UPGRADED)
 
 
-RULES: tuple[type[Rule], ...] = (
-    StateObeyed,
-    StateSightings,
-)
+RULES: tuple[type[Rule], ...] = (StateObeyed, StateSightings)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from whimbrel.core.ids import (
-    MemberId,
-    PartitionId,
-    Row,
-)
+from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.jobs import Job, finish
 from whimbrel.core.migration.control_loop import RETRY_TIMER
-from whimbrel.core.model import (
-    MemberList,
-)
+from whimbrel.core.model import MemberList
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
 

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from whimbrel.core.ids import (
-    REPLICA_SLOTS,
-    Address,
-    MemberId,
-    PartitionId,
-    Row,
-    index_in,
-)
-from whimbrel.core.messages import (
-    SuspicionTold,
-)
-from whimbrel.core.model import (
-    MemberList,
-    RowState,
-)
+from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId, Row, index_in
+from whimbrel.core.messages import SuspicionTold
+from whimbrel.core.model import MemberList, RowState
 from whimbrel.serving.engine import Engine
 from whimbrel.serving.session import Request
 from whimbrel.sim.bug import Bug, replace

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from whimbrel.core.effects import Note
-from whimbrel.core.ids import (
-    MemberId,
-    PartitionId,
-    Row,
-    index_in,
-)
+from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
     FragmentSent,
     LegacyTablePublished,
@@ -19,10 +14,7 @@ from whimbrel.core.messages import (
     PromotionRequested,
     TablePublished,
 )
-from whimbrel.core.model import (
-    MemberList,
-    MigrationKind,
-)
+from whimbrel.core.model import MemberList, MigrationKind
 from whimbrel.core.partition.planner import has_cycle, plan_row
 from whimbrel.core.stimuli import Received
 from whimbrel.sim.host import Host

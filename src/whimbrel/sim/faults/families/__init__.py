@@ -6,21 +6,21 @@ budget before it puts a copy at risk, and acts through verbs that a scenario fil
 (``faults.actions``).
 """
 
-from whimbrel.sim.faults.families.aimed import AIMED_FAMILIES
-from whimbrel.sim.faults.families.load import LOAD_FAMILIES
-from whimbrel.sim.faults.families.network import NETWORK_FAMILIES
-from whimbrel.sim.faults.families.operator import OPERATOR_FAMILIES
-from whimbrel.sim.faults.families.processes import PROCESS_FAMILIES
+from whimbrel.sim.faults.families.aimed import AIMED
+from whimbrel.sim.faults.families.load import LOAD
+from whimbrel.sim.faults.families.network import NETWORK
+from whimbrel.sim.faults.families.operator import OPERATOR
+from whimbrel.sim.faults.families.processes import PROCESS
 from whimbrel.sim.faults.nemesis import Family
 
 FAMILIES: dict[str, Family] = {
     family.__name__: family
     for family in (
-        *PROCESS_FAMILIES,
-        *NETWORK_FAMILIES,
-        *LOAD_FAMILIES,
-        *AIMED_FAMILIES,
-        *OPERATOR_FAMILIES,
+        *PROCESS,
+        *NETWORK,
+        *LOAD,
+        *AIMED,
+        *OPERATOR,
     )
 }
 """By name."""

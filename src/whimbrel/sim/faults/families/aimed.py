@@ -92,4 +92,4 @@ def salvo(nemesis: Nemesis) -> None:
         nemesis.may_return(host)
 
 
-AIMED_FAMILIES: tuple[Family, ...] = (ambush, snares, uneven, nap, salvo)
+AIMED: tuple[Family, ...] = (ambush, snares, uneven, nap, salvo)

@@ -41,4 +41,4 @@ def flood(nemesis: Nemesis) -> None:
     nemesis.do("flood", value=log_uniform(nemesis.random, 20, FLOOD_MAX))
 
 
-LOAD_FAMILIES: tuple[Family, ...] = (reader, apart, destroy, flood)
+LOAD: tuple[Family, ...] = (reader, apart, destroy, flood)

@@ -256,7 +256,7 @@ def grey(nemesis: Nemesis) -> None:
         nemesis.later(span_us, "slow", source.name, target.name)
 
 
-NETWORK_FAMILIES: tuple[Family, ...] = (
+NETWORK: tuple[Family, ...] = (
     cut,
     clog,
     reset,

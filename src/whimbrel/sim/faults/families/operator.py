@@ -48,4 +48,4 @@ def upgrade(nemesis: Nemesis) -> None:
         nemesis.do("upgrade", pick(nemesis.random, running).name)
 
 
-OPERATOR_FAMILIES: tuple[Family, ...] = (states, roles, upgrade)
+OPERATOR: tuple[Family, ...] = (states, roles, upgrade)

@@ -173,7 +173,7 @@ def stall(nemesis: Nemesis) -> None:
         nemesis.later(span_us, "resume", host.name)
 
 
-PROCESS_FAMILIES: tuple[Family, ...] = (
+PROCESS: tuple[Family, ...] = (
     crash,
     silent,
     pause,

@@ -103,20 +103,14 @@ class KeyLedger(Ledger):
         self.data = key_data(key)
         self.stored = split_key(self.data)[1]
         """The key as stores know it."""
+        self.life_ms = -1
+        """Time to live that a write gives the entry; -1 for none."""
         self.newest_seen: Operation | None = None
         """The read that has returned the newest value so far."""
         pid = PartitionId(partition_of(partition_hash(self.data), partition_count))
         is_judged = map_name in (SET_MAP, REGISTER_MAP)
         super().__init__(f"{map_name}[{key}]", namespace_of("map", map_name), pid, is_judged)
         self.is_written_once = map_name == SET_MAP
-
-    @property
-    def first_write(self) -> MapOperation:
-        """Of a key that was written."""
-        first = self.changes[0]
-        if not isinstance(first, MapOperation):
-            raise TypeError(f"{first!r} is no call on a key")
-        return first
 
     def is_allowed(self, effect: int) -> bool:
         """Whether the key may show this effect when nothing runs."""
@@ -166,8 +160,6 @@ class MapOperation(Operation):
         super().__init__(client, kind, ledger, number, invoked_us)
         self.message = CALLS[kind]
         self.value = b""
-        self.life_ms = -1
-        """Time to live that the entry gets; -1 for none."""
         self.floor = ledger.acked
         """The newest write of the key that was acknowledged before this operation began."""
         if kind in REMOVALS:
@@ -180,7 +172,7 @@ class MapOperation(Operation):
         if not self.is_read and self.kind not in REMOVALS:
             fields["value"] = self.value
             if self.kind != "replace":
-                fields["ttl"] = self.life_ms
+                fields["ttl"] = ledger.life_ms
         return codec.encode_request(self.message, correlation, ledger.partition_id, flags, **fields)
 
     def decode(self, message: RawMessage) -> bytes | None:
@@ -313,7 +305,7 @@ class MapModel(StructureModel):
         key, plan = _key(ledger), self.world.plan
         number = len(key.changes) + 1
         operation = MapOperation(client.name, kind, key, number, self.world.now_us)
-        operation.life_ms = life_ms
+        key.life_ms = life_ms
         if key.changes and key.changes[-1].outcome is Outcome.UNKNOWN:
             self.world.sometimes(WRITTEN_AGAIN)
         key.changes.append(operation)

@@ -1,12 +1,10 @@
-"""Rules of maps alone: D1, D2, D3, D4, D11, C3."""
+"""Rules of maps alone: D1 to D4, C3."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.core.ids import (
-    PartitionId,
-)
+from whimbrel.core.ids import PartitionId
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.sim.bug import replace
 from whimbrel.sim.history import ABSENT, Operation, Outcome, Reply
@@ -95,9 +93,7 @@ class Linearizable(Rule):
 
 
 class FreshReads(Rule):
-    """D4 (ADL-20, GCM-32; E): between a destination's commit and its source's nobody reads (ADL-20,
-    GCM-32).
-    """
+    """D4 (ADL-20, GCM-32; E): between a destination's commit and its source's nobody reads."""
 
     rule = "D4"
     sentence = "with stale reads disabled nobody answers a read once another primary has committed"
@@ -140,24 +136,24 @@ class ExpiryHolds(Rule):
         world = self.world
         if not isinstance(operation, MapRead) or operation.ledger.name != MORTAL_MAP:
             return
-        write = operation.ledger.first_write
+        write = operation.ledger.changes[0]
         if operation.seen is None or write.outcome is not Outcome.OK:
             return
         world.clocks_jumped()
         skew_ms = max(world.plan.clock_skew_ms, world.clock_jumps_ms)
         drift = 1 + world.plan.clock_drift_ppm / 500_000
         slack_us = int((2 * skew_ms + 100) * 1_000 * drift)
-        life_us = write.life_ms * 1_000
+        life_ms = operation.ledger.life_ms
         if operation.seen != ABSENT:
-            if operation.invoked_us > write.completed_us + life_us + slack_us:
-                self.fail(f"{operation!r} saw what {write!r} wrote for {write.life_ms} ms")
+            if operation.invoked_us > write.completed_us + life_ms * 1_000 + slack_us:
+                self.fail(f"{operation!r} saw what {write!r} wrote for {life_ms} ms")
         elif (
             operation.invoked_us > write.completed_us  # else it may have come before the write
-            and operation.completed_us < write.invoked_us + life_us - slack_us
+            and operation.completed_us < write.invoked_us + life_ms * 1_000 - slack_us
             and world.data_is_promised()
             and (world.is_calm_since(write.invoked_us) or world.reads_are_fresh())
         ):
-            self.fail(f"{operation!r} misses what {write!r} wrote for {write.life_ms} ms")
+            self.fail(f"{operation!r} misses what {write!r} wrote for {life_ms} ms")
 
 
 class WholeMapOnce(Rule):
