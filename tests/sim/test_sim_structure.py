@@ -133,6 +133,14 @@ def test_each_rule_says_where_it_comes_from(kind: type[Rule]) -> None:
     assert bool(kind.messages) == bool({"received", "step"} & {*points_of(kind)})
 
 
+def test_whatever_is_told_is_a_point() -> None:
+    """Goal: no rule waits in vain for a misspelt point. Method: the words of all tellings."""
+    texts = [path.read_text() for path in ROOT.rglob("*.py")]
+    told = {word for text in texts for word in re.findall(r"\.tell\(\s*\"(\w+)\"", text)}
+    assert told <= {*POINTS, "stimulus", "stepped"}
+    assert {"started", "operation", "quiet", "one_way"} <= told
+
+
 def test_each_bug_and_protection_has_one_name() -> None:
     """Goal: a scenario file names one thing. Method: count the names over all subjects."""
     bugs = [bug.name for subject in SUBJECTS for bug in subject.bugs]

@@ -159,8 +159,7 @@ class NothingReturns(Rule):
             return
         for host in self.world.up_hosts():
             for ledger in self.world.history.destroyed:
-                store = host.store_at(ledger.partition_id, ledger.namespace)
-                if not ledger.is_absent(store):
+                if not ledger.is_absent(_store(host, ledger)):
                     self.fail(f"p{ledger.partition_id} holds {ledger.label}", host.name)
                     break
 
@@ -185,7 +184,7 @@ class AnsweredAfterBackups(Rule):
         if ledger.unknown or not ledger.is_judged:
             return
         needed = 1 + min(world.plan.backup_count, len(world.places()) - 1)
-        holders = _who_shows(world, operation)
+        holders = [host.name for host in world.up_hosts() if not ledger.lacks(_store(host, ledger))]
         if len(holders) < needed:
             names = ", ".join(holders) or "nobody"
             self.fail(f"{operation!r} of p{ledger.partition_id} is at {names}, {needed} are needed")
@@ -228,8 +227,11 @@ class FailedIsWithoutEffect(Rule):
     def _look(self, operation: Operation, error: str) -> None:
         if operation.is_read or operation.effect == ABSENT:
             return
-        for name in _who_shows(self.world, operation)[:1]:
-            self.fail(f"{operation!r} of p{operation.ledger.partition_id}: {error}", name)
+        ledger = operation.ledger
+        for host in self.world.up_hosts():
+            if ledger.shows(_store(host, ledger), operation):
+                self.fail(f"{operation!r} of p{ledger.partition_id}: {error}", host.name)
+                return
 
 
 def _primary_store(world: World, ledger: Ledger) -> Store | None:
@@ -240,18 +242,12 @@ def _primary_store(world: World, ledger: Ledger) -> Store | None:
             primary = world.host_of(rows[ledger.partition_id][0])
             if primary is None:
                 break
-            return primary.store_at(ledger.partition_id, ledger.namespace)
+            return _store(primary, ledger)
     return None
 
 
-def _who_shows(world: World, operation: Operation) -> list[str]:
-    """Members that hold the effect of a change."""
-    ledger = operation.ledger
-    return [
-        host.name
-        for host in world.up_hosts()
-        if ledger.shows(host.store_at(ledger.partition_id, ledger.namespace), operation)
-    ]
+def _store(host: Host, ledger: Ledger) -> Store | None:
+    return host.store_at(ledger.partition_id, ledger.namespace)
 
 
 class DataSightings(Sightings):

@@ -150,14 +150,7 @@ def deaf(nemesis: Nemesis) -> None:
     if len(running) < 2 or not nemesis.is_quiet(*running):
         return
     host = pick(nemesis.random, running)
-    span_us = _span_us(nemesis)
-    _silence_all(nemesis, running, span_us)
-    others = [other for other in running if other is not host]
-    pairs = [(host, other) for other in others]
-    if coin(nemesis.random, 0.5):
-        pairs = [(other, host) for other in others]
-    _cut_pairs(nemesis, pairs, span_us)
-    nemesis.world.tell("one_way", host, span_us)
+    _deafen(nemesis, host, running, running, _span_us(nemesis))
 
 
 def one_way(nemesis: Nemesis) -> None:
@@ -167,11 +160,17 @@ def one_way(nemesis: Nemesis) -> None:
         return
     host = pick(nemesis.random, running)
     span_us = nemesis.world.plan.one_way_bound_us + nemesis.long_us()
+    _deafen(nemesis, host, running, nemesis.world.hosts, span_us)
+
+
+def _deafen(
+    nemesis: Nemesis, host: Host, running: list[Host], others: list[Host], span_us: int
+) -> None:
+    """By a coin let nothing reach the others, or nothing of theirs reach the host."""
     _silence_all(nemesis, running, span_us)
-    others = [other for other in nemesis.world.hosts if other is not host]
-    pairs = [(host, other) for other in others]
+    pairs = [(host, other) for other in others if other is not host]
     if coin(nemesis.random, 0.5):
-        pairs = [(other, host) for other in others]
+        pairs = [(other, source) for source, other in pairs]
     _cut_pairs(nemesis, pairs, span_us)
     nemesis.world.tell("one_way", host, span_us)
 
