@@ -1,4 +1,8 @@
-"""What a planted bug is: how it is put in, where it shows soonest, what may catch it."""
+"""Bugs put in on purpose, and protections switched off: methods replaced from outside.
+
+The core has no switch for any of them. A rule is trusted only after it has caught one; a scenario
+file shows something only if it fails without the protection that it names.
+"""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Plan(msgspec.Struct, frozen=True):
     def safe_wait_us(self) -> int:
         """How long a cluster may take to become safe once nothing harms it (L1), without data.
 
-        What its data take on top of this is ``stores.copy_wait_us``.
+        What its data take on top of this is ``bounds.waits.copy_wait_us``.
         """
         settings = self.settings
         copies = settings.partition_count * (1 + self.backup_count + self.async_backup_count)

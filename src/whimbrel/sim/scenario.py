@@ -10,9 +10,9 @@ statement a line, ``#`` begins a comment::
     at 12.500000 crash m2
     expect safe
 
-``set`` overrides a drawn parameter, ``at`` is a fault at a simulated second, ``when`` one that
-a message sets off (``faults.message_triggers``), ``expect`` is
-``safe`` (no rule is broken) or ``broken RULE`` (only with a planted bug, ``bug NAME``).
+``set`` overrides a drawn parameter, ``at`` is a fault at a simulated second, ``when`` one that a
+message sets off (``faults.message_triggers``), ``expect`` is ``safe`` (no rule is broken) or
+``broken RULE`` (only with a planted bug, ``bug NAME``).
 ``never NOTE`` also forbids members to note that. ``guard NAME RULES`` names the protection that the
 situation calls for (``registry.GUARDS``): without it one of the rules, or ``never``, is broken.
 """

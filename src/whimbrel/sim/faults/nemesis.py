@@ -30,8 +30,6 @@ FORSAKEN_SHARE = 0.3
 """How often the liveness phase begins with a member that never comes back."""
 EVENTS_MAX = 10_000
 """Fault events remembered for replay."""
-
-
 INSIST_US = 1_000_000
 """An operator who wants the cluster ACTIVE looks, and asks again, once in this time."""
 
