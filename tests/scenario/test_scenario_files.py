@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from whimbrel.errors import UsageError
-from whimbrel.sim.guards import GUARDS
-from whimbrel.sim.planted import BUGS
+from whimbrel.sim.registry import BUGS, GUARDS
 from whimbrel.sim.scenario import Scenario, parse_scenario
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))

@@ -8,7 +8,7 @@ import pytest
 
 from whimbrel.cli.main import run
 from whimbrel.errors import UsageError
-from whimbrel.sim.planted import BUGS
+from whimbrel.sim.registry import BUGS
 from whimbrel.sim.sweep import KINDS, ROLES, count_events, run_case, sweep
 
 SHARE = len(ROLES)

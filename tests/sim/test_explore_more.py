@@ -11,13 +11,13 @@ from whimbrel.core.ids import Address, MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.messages import MigrationCommitRequested
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.stimuli import Received
-from whimbrel.sim.check_table import CommitOrder
 from whimbrel.sim.explore.image import clone
 from whimbrel.sim.explore.lab import Plant
 from whimbrel.sim.explore.search import Exploration, Search
 from whimbrel.sim.explore.step_rules import StepRules
 from whimbrel.sim.explore.universe import Universe
 from whimbrel.sim.explore.worlds import REBORN, WORLDS, row_of, worlds_named
+from whimbrel.sim.migration.rules import CommitOrder
 
 STATES_MAX = 100_000
 

@@ -13,8 +13,9 @@ import sys
 import pytest
 
 from whimbrel.sim.bug import Bug
-from whimbrel.sim.planted import BUGS
-from whimbrel.sim.run import Report, simulate
+from whimbrel.sim.registry import BUGS
+from whimbrel.sim.report import Report
+from whimbrel.sim.run import simulate
 
 pytestmark = [pytest.mark.planted]
 
@@ -23,7 +24,7 @@ IN_ONE_RUN = [bug for bug in BUGS.values() if bug.rules != ("X3",)]
 
 TWICE = """
 import json, sys
-from whimbrel.sim.planted import BUGS
+from whimbrel.sim.registry import BUGS
 from whimbrel.sim.run import simulate
 bug = BUGS["members_in_set_order"]
 print(json.dumps([simulate(seed, bug.profile, bug=bug).trace_hash for seed in (1, 2)]))

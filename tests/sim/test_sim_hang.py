@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import msgspec
 
+from whimbrel.sim.client import SILENCE_US
 from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.history import Operation, Outcome
 from whimbrel.sim.host import Host
 from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
-from whimbrel.sim.run import simulate
-from whimbrel.sim.sim_client import SILENCE_US
-from whimbrel.sim.watch import member_of
-from whimbrel.sim.workload import SET_MAP, Operation, Outcome
+from whimbrel.sim.run import Run, simulate
+from whimbrel.sim.structures.map.model import SET_MAP, MapModel
 from whimbrel.sim.world import World
 
 STEP_US = 50
 PATIENCE_US = 10_000_000
 
 
-def three_places() -> World:
+def three_places() -> Run:
     """Three places and one client that is not smart; nobody runs."""
     plan = draw_plan(Entropy(1), profile_named("calm"))
     settings = msgspec.structs.replace(plan.settings, partition_count=7)
     plan = msgspec.structs.replace(
         plan, settings=settings, members=2, hosts=3, smart_clients=0, single_clients=1
     )
-    return World(plan, Entropy(1))
+    return Run(plan, Entropy(1))
 
 
 def run_until_listed(world: World, by: Host, whom: Host) -> None:
     """Let time pass until one member has another on its list."""
     for _ in range(PATIENCE_US // STEP_US):
-        if member_of(by).ctx.is_member(whom.info.id):
+        if by.member.ctx.is_member(whom.info.id):
             return
         world.scheduler.run_until(world.now_us + STEP_US)
     raise AssertionError(f"{by.name} never heard of {whom.name}")
@@ -43,27 +43,29 @@ def test_a_newcomers_call_is_answered_though_the_list_came_late() -> None:
     there. Method: the list to the primary is held back for a second; without the repetition the
     client waits until it gives its connection up.
     """
-    world = three_places()
+    run = three_places()
+    world, maps = run.world, run.workload.models["map"]
+    assert isinstance(maps, MapModel)
     one, two, newcomer = world.hosts
     for host in (one, two):
-        host.start(world.join_addresses())
+        host.start(world.addresses())
     world.scheduler.run_until(4_000_000)
-    newcomer.start(world.join_addresses())
+    newcomer.start(world.addresses())
     run_until_listed(world, one, newcomer)
     world.network.clog(one.name, two.name, 1_000_000)
     run_until_listed(world, newcomer, one)
-    client = world.clients[0]
+    client = run.clients[0]
     client._connect(newcomer.address)
     world.scheduler.run_until(world.now_us + 100_000)
-    assert not member_of(two).ctx.is_member(newcomer.info.id)
+    assert not two.member.ctx.is_member(newcomer.info.id)
 
     operations: list[Operation] = []
-    rows = member_of(newcomer).migrations.table.rows
+    rows = newcomer.member.migrations.table.rows
     for key in range(1, 40):
-        history = world.workload.history.key(SET_MAP, key)
-        if rows[history.partition_id][0] == two.info.id:
-            operations.append(world.workload._write(client, "set", SET_MAP, key, is_extra=True))
-            world.workload.extra_count += 1
+        ledger = maps.key(SET_MAP, key)
+        if rows[ledger.partition_id][0] == two.info.id:
+            run.workload._begin_extra(client, maps, ledger)
+            operations += ledger.changes
     assert operations
     world.scheduler.run_until(world.now_us + PATIENCE_US)
     assert [operation.outcome for operation in operations] == [Outcome.OK] * len(operations)
@@ -73,19 +75,22 @@ def test_a_whole_map_call_ends_before_its_client_loses_patience() -> None:
     """C1: a whole-map call to a member that never answers ends as timed out, and the checker waits
     for that. Method: one of two members takes no calls; the other is asked for the keys of a map.
     """
-    world = three_places()
+    run = three_places()
+    world, maps = run.world, run.workload.models["map"]
+    assert isinstance(maps, MapModel)
     one, two, _ = world.hosts
     for host in (one, two):
-        host.start(world.join_addresses())
+        host.start(world.addresses())
     world.scheduler.run_until(4_000_000)
     assert two.engine is not None
     two.engine.server.calls.take_request = lambda peer, payload: None  # type: ignore[method-assign]
-    client = world.clients[0]
+    client = run.clients[0]
     client._connect(one.address)
     world.scheduler.run_until(world.now_us + 1_000_000)
-    operation = world.workload._scan(client)
+    operation = maps.scan(client)
     operation.is_extra = True
-    world.workload.extra_count += 1
+    run.workload.extra_count += 1
+    run.workload.begin(client, operation)
     world.scheduler.run_until(world.now_us + SILENCE_US - STEP_US)
     assert operation.outcome is Outcome.FAILED
     assert world.error_counts == {38: 1}

@@ -7,16 +7,15 @@ import random
 import msgspec
 import pytest
 
-from whimbrel.sim.check_data import EVENTS_PER_S_MAX, Bounded, events_per_s_max
-from whimbrel.sim.check_more import LeavesWithNothing
+from whimbrel.sim.bounds.rules import EVENTS_PER_S_MAX, Bounded, events_per_s_max
+from whimbrel.sim.bounds.waits import copy_wait_us
 from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.membership.rules import LeavesWithNothing
 from whimbrel.sim.network import DELAY_US_MAX, Network, NetworkProfile
 from whimbrel.sim.profile import Plan, draw_plan
 from whimbrel.sim.profiles import profile_named
-from whimbrel.sim.run import simulate
+from whimbrel.sim.run import Run, simulate
 from whimbrel.sim.scheduler import Scheduler
-from whimbrel.sim.stores import copy_wait_us
-from whimbrel.sim.watch import member_of
 from whimbrel.sim.world import World
 
 
@@ -54,12 +53,13 @@ def test_the_wait_for_safety_counts_the_data() -> None:
     )
     waits, questions = [], []
     for one in (plan, slow, in_turn):
-        world = World(one, Entropy(1))
+        run = Run(one, Entropy(1))
+        world = run.world
         questions.append(copy_wait_us(world))  # nobody holds anything
-        world.workload.start()
+        run.workload.start()
         for host in world.hosts:
-            host.start(world.join_addresses())
-        for client in world.clients:
+            host.start(world.addresses())
+        for client in run.clients:
             client.start()
         world.scheduler.run_until(30_000_000)
         waits.append(copy_wait_us(world))
@@ -73,13 +73,13 @@ def test_who_leaves_is_judged_by_masters_that_are_up_to_date() -> None:
     plan = plan_of("calm")
     world = World(plan, Entropy(1))
     for host in world.hosts[: plan.members]:
-        host.start(world.join_addresses())
+        host.start(world.addresses())
     world.scheduler.run_until(10_000_000)
-    master = next(host for host in world.hosts if member_of(host).ctx.is_master)
+    master = next(host for host in world.hosts if host.is_master)
     leaver = next(host for host in world.hosts if host is not master)
     rule = LeavesWithNothing(world)
     rule.ending(leaver, "crash")
-    ctx = member_of(leaver).ctx
+    ctx = leaver.member.ctx
     present = ctx.members
     ctx.members = msgspec.structs.replace(present, version=present.version + 1)
     rule.ending(leaver, "left")

@@ -15,8 +15,7 @@ from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Run
 from whimbrel.sim.scenario import parse_scenario
-from whimbrel.sim.workload import SET_MAP
-from whimbrel.sim.world import World
+from whimbrel.sim.structures.map.model import SET_MAP
 
 FOREVER_US = 1 << 60
 SPLIT = """
@@ -33,12 +32,13 @@ set heartbeat_timeout_us 3000000
 """
 
 
-def merging_world(refused_us: int, monkeypatch: pytest.MonkeyPatch) -> World:
+def merging_run(refused_us: int, monkeypatch: pytest.MonkeyPatch) -> Run:
     """One member with two entries of an earlier incarnation, whose merge is refused for a while."""
     plan = msgspec.structs.replace(
         draw_plan(Entropy(1), profile_named("calm")), members=1, hosts=1, smart_clients=0
     )
-    world = World(plan, Entropy(1))
+    run = Run(plan, Entropy(1))
+    world = run.world
 
     def refusal(target: MergeTarget, message: MergeRequested) -> str:
         return "not now" if world.now_us < refused_us else ""
@@ -49,10 +49,10 @@ def merging_world(refused_us: int, monkeypatch: pytest.MonkeyPatch) -> World:
     for key in (b"one", b"two"):
         store.put(key, b"\0" * 12, 0)
     data = SplitData([Leftover(SET_MAP, PartitionId(0), store)], ())
-    host.start(world.join_addresses(), data)
+    host.start(world.addresses(), data)
     world.scheduler.run_until(1_000_000)
     assert host.joined
-    return world
+    return run
 
 
 @pytest.mark.parametrize("refused_us", [4_000_000, FOREVER_US])
@@ -64,15 +64,15 @@ def test_a_run_waits_for_merges_and_no_longer_than_a_while(
     Method: the primary refuses every chunk until some moment, or for ever. A run that ends without
     waiting finds entries that still wait, though the merge is in order.
     """
-    world = merging_world(refused_us, monkeypatch)
-    run = Run(world, 0)
+    run = merging_run(refused_us, monkeypatch)
+    world = run.world
     assert run._someone_merges()
     assert run._merges_end()
     if refused_us < FOREVER_US:
         assert world.now_us < refused_us + 1_000_000
     else:
         assert world.now_us <= 2_000_000 + world.plan.safe_wait_us
-    world.watch.final()
+    world.tell("final")
     rules = [violation.rule for violation in world.violations]
     assert rules == ([] if refused_us < FOREVER_US else ["D10"])
 

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from whimbrel.sim.check_more import ONE_WAY
-from whimbrel.sim.coverage import (
-    DEMOTED,
-    DIED_FROZEN,
-    EQUAL_HALVES,
-    POLICIES,
-    PROMOTED,
-    RETURNED,
-    ROLE_REFUSED,
-    STALE_PRIMARY,
-    STATES,
-    SYNC,
-)
 from whimbrel.sim.entropy import Entropy
+from whimbrel.sim.membership.rules import DEMOTED, ONE_WAY, PROMOTED, RETURNED, ROLE_REFUSED
+from whimbrel.sim.merging.rules import EQUAL_HALVES, POLICIES
 from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
-from whimbrel.sim.run import Report, simulate
+from whimbrel.sim.replication.rules import SYNC
+from whimbrel.sim.report import Report
+from whimbrel.sim.run import simulate
+from whimbrel.sim.states.rules import DIED_FROZEN, STATES
+from whimbrel.sim.table.rules import STALE_PRIMARY
 
 
 def run_clean(seed: int, profile: str) -> Report:

@@ -9,21 +9,23 @@ import pytest
 
 from whimbrel.core.effects import LinkUnwanted, LinkWanted
 from whimbrel.errors import UsageError
-from whimbrel.sim.budget import FailureBudget
-from whimbrel.sim.coverage import LOST, OUT_OF_REACH, SITUATIONS, report_lines
-from whimbrel.sim.deeds import MORE_VERBS
+from whimbrel.sim.coverage import OUT_OF_REACH, SITUATIONS, report_lines
 from whimbrel.sim.entropy import Entropy, log_uniform
-from whimbrel.sim.families import MORE_FAMILIES
-from whimbrel.sim.nemesis import _DRAW, FaultEvent
+from whimbrel.sim.faults.actions import ACTIONS
+from whimbrel.sim.faults.budget import FailureBudget
+from whimbrel.sim.faults.event import FaultEvent
+from whimbrel.sim.faults.families import FAMILIES
+from whimbrel.sim.losses.rules import LOST
 from whimbrel.sim.network import Network, NetworkProfile
-from whimbrel.sim.profile import FAMILIES, draw_plan
+from whimbrel.sim.profile import USUAL_FAMILIES, draw_plan
 from whimbrel.sim.profiles import PROFILES, profile_named
+from whimbrel.sim.run import Run
 from whimbrel.sim.scenario import Scenario, parse_scenario
 from whimbrel.sim.scheduler import Scheduler
 from whimbrel.sim.shrink import Shrinker
+from whimbrel.sim.structures.map.model import MapModel, key_data, value_data, value_origin
 from whimbrel.sim.trace import Trace
-from whimbrel.sim.workload import History, key_data, value_data, value_origin
-from whimbrel.sim.world import _VERBS, World
+from whimbrel.sim.world import World
 
 
 def make_network(profile: NetworkProfile | None = None, seed: int = 1) -> tuple[Scheduler, Network]:
@@ -183,9 +185,9 @@ def test_values_say_where_they_come_from() -> None:
     assert value_origin(value) == (42, 7, 3)
     assert value_origin(value[:-1]) is None
     assert value_origin(b"") is None
-    history = History(42, 7)
-    assert history.key("m", 7).data == key_data(7)
-    assert history.key("m", 7) is history.key("m", 7)
+    maps = MapModel(World(draw_plan(Entropy(42), profile_named("calm")), Entropy(42)))
+    assert maps.key("m", 7).data == key_data(7)
+    assert maps.key("m", 7) is maps.key("m", 7)
 
 
 def test_plans_are_drawn_within_their_profiles() -> None:
@@ -202,13 +204,17 @@ def test_plans_are_drawn_within_their_profiles() -> None:
 
 def test_every_family_is_drawn_by_somebody_and_every_verb_is_known() -> None:
     """Goal: no fault is written and never used. Method: families of the profiles against those
-    that can be drawn; the verbs that families act through against the world's.
+    that can be drawn; every draw that needs nobody's name, and a verb that there is not.
     """
-    drawable = {*MORE_FAMILIES, *_DRAW}
     named = {family for profile in PROFILES.values() for family in profile.families}
-    assert named == drawable
-    assert set(FAMILIES) <= drawable
-    assert not set(MORE_VERBS) & set(_VERBS)
+    assert named == set(FAMILIES)
+    assert set(USUAL_FAMILIES) <= named
+    nemesis = Run(draw_plan(Entropy(1), profile_named("calm")), Entropy(1)).nemesis
+    for family in FAMILIES.values():
+        family(nemesis)
+    assert {event.verb for event in nemesis.events} <= set(ACTIONS)
+    with pytest.raises(UsageError, match="no fault is called 'tease'"):
+        nemesis.do("tease")
     assert FaultEvent(1, "back", ("m1",), 7).text() == "at 0.000001 back m1 7"
 
 

@@ -7,12 +7,16 @@ import pytest
 
 from whimbrel.core.effects import Note
 from whimbrel.core.settings import MapSettings
+from whimbrel.sim.client import SimClient
+from whimbrel.sim.faults.event import FaultEvent
+from whimbrel.sim.faults.nemesis import Nemesis
+from whimbrel.sim.history import ABSENT, Operation, Outcome, Reply
 from whimbrel.sim.host import Host
-from whimbrel.sim.nemesis import FaultEvent
-from whimbrel.sim.run import Report, simulate
+from whimbrel.sim.report import Report
+from whimbrel.sim.run import simulate
 from whimbrel.sim.scenario import parse_scenario
-from whimbrel.sim.sim_client import Reply
-from whimbrel.sim.workload import ABSENT, READS, REGISTER_MAP, Operation, Outcome
+from whimbrel.sim.structures.map.model import REGISTER_MAP, KeyLedger
+from whimbrel.sim.workload import Workload
 from whimbrel.sim.world import World
 
 SEED = 9
@@ -36,20 +40,18 @@ class Seen:
         Removals are left out: what was removed comes back from the other part by design.
         """
         assert self.world is not None
-        final: dict[int, Operation] = {}
-        for operation in self.operations:
-            if operation.map == REGISTER_MAP and operation.kind == "get":
-                final[operation.key] = operation
+        final = {op.ledger: op.seen for op in self.operations if op.kind == "get"}
         found = []
-        for (name, key), history in self.world.workload.history.keys.items():
-            acked = history.acked
-            if name != REGISTER_MAP or acked is None or acked.invoked_us < since_us:
+        for key in self.world.history.ledgers:
+            acked = key.acked
+            if key.name != REGISTER_MAP or acked is None or acked.invoked_us < since_us:
                 continue
             if acked.effect == ABSENT:
                 continue
-            seen = final[key].seen
+            seen = final[key]
             assert seen is not None
-            if not history.is_allowed(seen):
+            assert isinstance(key, KeyLedger)
+            if not key.is_allowed(seen):
                 found.append(acked)
         return found
 
@@ -58,26 +60,26 @@ class Seen:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """What the next run leaves behind."""
     found = Seen()
-    ended, noted, performed = World.history_ended, World.noted, World.perform
+    ended, noted, performed = Workload._ended, World.noted, Nemesis.perform
 
-    def keep(world: World, operation: Operation, reply: Reply) -> None:
-        found.world = world
+    def keep(load: Workload, client: SimClient, operation: Operation, reply: Reply) -> None:
+        found.world = load.world
         found.operations.append(operation)
-        ended(world, operation, reply)
+        ended(load, client, operation, reply)
 
     def note(world: World, host: Host, note: Note) -> None:
         if note.kind == "split_brain_protection.refusing":
             found.refusing.append((world.now_us, host.name))
         noted(world, host, note)
 
-    def perform(world: World, event: FaultEvent) -> None:
+    def perform(nemesis: Nemesis, event: FaultEvent) -> None:
         if event.verb == "heal":
-            world.workload.stop()  # later writes would hide what the split has lost
-            monkeypatch.setattr(world.workload, "start", lambda: None)
-        performed(world, event)
+            nemesis.workload.stop()  # later writes would hide what the split has lost
+            monkeypatch.setattr(nemesis.workload, "start", lambda: None)
+        performed(nemesis, event)
 
-    monkeypatch.setattr(World, "perform", perform)
-    monkeypatch.setattr(World, "history_ended", keep)
+    monkeypatch.setattr(Nemesis, "perform", perform)
+    monkeypatch.setattr(Workload, "_ended", keep)
     monkeypatch.setattr(World, "noted", note)
     return found
 
@@ -117,10 +119,10 @@ def test_protected_map_loses_no_update_in_a_split(seen: Seen) -> None:
     assert report.errors["42"] > 0
     assert seen.lost(all_refuse_us) == []
     late = [op for op in seen.operations if all_refuse_us < op.invoked_us < HEALED_S * 1_000_000]
-    writes = [op for op in late if op.kind not in READS]
-    refused = {op.map for op in writes if op.outcome is Outcome.FAILED}
+    writes = [op for op in late if not op.is_read]
+    refused = {op.ledger.name for op in writes if op.outcome is Outcome.FAILED}
     assert refused == {REGISTER_MAP}
-    taken = {op.map for op in writes if op.outcome is Outcome.OK}
+    taken = {op.ledger.name for op in writes if op.outcome is Outcome.OK}
     assert REGISTER_MAP in taken, "the large part serves it"
     assert len(taken) > 1, "other maps are served in both parts"
 

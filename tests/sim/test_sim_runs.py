@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from whimbrel.cli.main import run as run_command
-from whimbrel.sim.checkers import rules
 from whimbrel.sim.profiles import PROFILES
+from whimbrel.sim.registry import rules
 from whimbrel.sim.run import simulate
 
 RUN = """

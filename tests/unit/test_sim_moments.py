@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whimbrel.errors import UsageError
-from whimbrel.sim.moments import Moment, parse_moment
+from whimbrel.sim.faults.message_triggers import MessageTrigger, parse_trigger
 from whimbrel.sim.scenario import Scenario, parse_scenario
 
 LINE = "when any gets 2 MigrationCommitRequested/MOVE since 6.000000 crash source"
@@ -28,13 +28,13 @@ def run_of(*lines: str) -> Scenario:
 
 def test_a_moment_is_what_was_written() -> None:
     """Goal: text and moment are one. Method: there and back."""
-    moment = parse_moment(LINE.split())
-    assert moment == Moment(
+    moment = parse_trigger(LINE.split())
+    assert moment == MessageTrigger(
         "any", "gets", 2, "MigrationCommitRequested/MOVE", 6_000_000, "crash", ("source",)
     )
     assert moment.text() == LINE
     delayed = "when m2 gets 1 backups since 6.000000 late 300000"
-    assert parse_moment(delayed.split()).text() == delayed
+    assert parse_trigger(delayed.split()).text() == delayed
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from whimbrel.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from whimbrel.sim.run import Report
+    from whimbrel.sim.report import Report
 
 TIMELINE_ROWS_MAX = 120
 """Rows of the time line that are shown; the middle is left out when there are more."""

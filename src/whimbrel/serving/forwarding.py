@@ -2,8 +2,9 @@
 
 Every member forwards by partition id, because clients with one connection send everything to one
 member (FN-22). The identity of a forwarded request is the call that carries it (docs/design/0001,
-decision 9): it runs once however often it arrives. A request whose executing member dies is run again when
-that is harmless or when it never left here, else its outcome is indeterminate (docs/design/0013).
+decision 9): it runs once however often it arrives. A request whose executing member dies is run
+again when that is harmless or when it never left here, else its outcome is indeterminate
+(docs/design/0013).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What a planted bug is: how it is put in, where it shows soonest, what may catch it."""
+"""Bugs put in on purpose, and protections switched off: methods replaced from outside.
+
+The core has no switch for any of them. A rule is trusted only after it has caught one; a scenario
+file shows something only if it fails without the protection that it names.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,6 @@ class Bug:
     def __init__(
         self,
         plant: Callable[[Engine], None],
-        sentence: str,
         profile: str,
         rules: tuple[str, ...],
         seeds: range = range(1, 201),
@@ -25,7 +28,6 @@ class Bug:
         keeps_identity: bool = False,
     ) -> None:
         self.name = plant.__name__
-        self.sentence = sentence
         self.profile = profile
         self.rules = rules
         """Rules one of which must be the first that is broken."""

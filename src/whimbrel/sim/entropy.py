@@ -1,8 +1,8 @@
 """Where every random choice of a run comes from: one generator per concern, named.
 
 A concern has a generator of its own, so that drawing one number more for the network does not
-change what the workload does (FN-25). The name and the seed alone decide the numbers; the hash seed
-of the interpreter has no part in it.
+change what the workload does. The name and the seed alone decide
+the numbers; the hash seed of the interpreter has no part in it.
 """
 
 from __future__ import annotations

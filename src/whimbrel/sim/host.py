@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -22,27 +22,21 @@ from whimbrel.core.effects import (
     Note,
     Stopped,
 )
-from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import LeaveWanted, Received, Started, Stimulus, TimerFired
 from whimbrel.errors import InvariantViolation, ProtocolError
 from whimbrel.serving.engine import Engine
-from whimbrel.serving.outputs import (
-    Answered,
-    CloseClient,
-    EventsTold,
-    ToAddress,
-    ToClient,
-    ToPeer,
-)
+from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
 from whimbrel.sim.links import LINGER_US, AddressLinks, PeerLink
-from whimbrel.sim.moments import GETS, HAS, Event
-from whimbrel.sim.network import Pipe
+from whimbrel.sim.network import Network, Pipe
 from whimbrel.wire import links as wire_links
 
 if TYPE_CHECKING:
+    from whimbrel.core.member import Member
     from whimbrel.core.merging.leftovers import SplitData
+    from whimbrel.core.replication.fragments import Store
     from whimbrel.sim.world import World
 
 BACKLOG_MAX = 200_000
@@ -52,6 +46,44 @@ EXPELLED = "expelled"
 
 Call = tuple[Callable[..., None], tuple[Any, ...], bool]
 """(method, arguments, whether it is a timer)"""
+Again = Callable[[], None]
+"""Handles a message as if it arrived now."""
+
+
+GETS, HAS = "gets", "has"
+"""Before and after a member handles a message or a frame."""
+
+
+class Delivery:
+    """A message or data frame that a member is handed."""
+
+    __slots__ = ("again", "frame", "here", "kind", "message", "sender", "what")
+
+    def __init__(
+        self, here: Host, what: type[Message] | int, sender: MemberId, message: Any, again: Again
+    ) -> None:
+        self.here = here
+        self.what = what
+        """Type of a control message, kind of a data frame as links know it."""
+        self.frame = what if isinstance(what, int) else 0
+        self.kind = what.__name__ if isinstance(what, type) else FRAME_NAMES[what]
+        """In words."""
+        self.sender = sender
+        self.message = message
+        self.again = again
+
+
+class Interceptor(Protocol):
+    """Harm that waits for a message."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for none."""
+        ...
+
+    def stops(self, delivery: Delivery, side: str) -> bool:
+        """Whether the member does not go on with the message; asked on both sides of it."""
+        ...
 
 
 class ClientConnection:
@@ -98,6 +130,8 @@ class Host:
         self.is_leaving = False
         self.is_draining = False
         """Ordered to become lite; its copies are being moved away."""
+        self.condemned = -1
+        """The incarnation that was silenced for longer than the heartbeat timeout."""
         self.is_outside = False
         """Left outside the core for ever: no rule looks at it any more."""
         self.joined = False
@@ -114,9 +148,53 @@ class Host:
         self.clients: dict[int, ClientConnection] = {}
         self.exit_status: int | None = None
         self.cause: Stimulus | None = None
-        """What the engine is handling right now; checkers ask for it."""
+        """What the engine is handling right now; rules ask for it."""
         self._backlog: deque[Call] = deque()
         self._flush_waits = False
+
+    @property
+    def member(self) -> Member:
+        """The core of the member that runs here.
+
+        Raises:
+            LookupError: No process runs here.
+        """
+        if self.engine is None:
+            raise LookupError(f"{self.name} is not running")
+        return self.engine.member
+
+    @property
+    def is_condemned(self) -> bool:
+        """Whether the cluster is expected to go on without this process."""
+        return self.condemned == self.incarnation
+
+    def store_at(self, pid: PartitionId, namespace: Namespace) -> Store | None:
+        """What the member holds of a structure in a partition."""
+        fragment = self.member.dataplane.partitions[pid].fragments.get(namespace)
+        return None if fragment is None else fragment.store
+
+    def entry_count(self, pid: PartitionId) -> int:
+        """Entries the member holds of a partition, all structures together."""
+        fragments = self.member.dataplane.partitions[pid].fragments
+        return sum(len(fragment.store) for fragment in fragments.values())
+
+    def condemn(self) -> None:
+        """What this process does from now on is not judged as that of a member."""
+        self.condemned = self.incarnation
+
+    @property
+    def is_master(self) -> bool:
+        """Whether a process here takes itself for the master."""
+        return self.engine is not None and self.engine.member.ctx.is_master
+
+    @property
+    def network(self) -> Network:
+        """The network of its world."""
+        return self.world.network
+
+    def endpoint_at(self, address: Address) -> Host | None:
+        """The place with that address."""
+        return self.world.host_at(address)
 
     # -- life -----------------------------------------------------------------------------
 
@@ -142,7 +220,7 @@ class Host:
         self.info = self.engine.member.ctx.me
         if split_data is not None:
             self.engine.member.take_over(split_data)
-        world.probes_attach(self)
+        world.tell("started", self)
         world.trace.mark(world.now_us, self.name, "start", self.info.id[:8])
         self._schedule_tick()
         self.stimulate(Started(join_addresses, heard))
@@ -176,7 +254,7 @@ class Host:
                 self.world.network.reset(connection.to_client)
             if not self.is_silent:
                 self.world.scheduler.after(self._notice_us(), connection.on_closed)
-        self.world.host_ended(self, reason)
+        self.world.tell("ended", self, reason)
 
     def crash(self, silent: bool = False) -> None:
         """Kill the process (``kill -9``), or the whole machine with it (``silent``)."""
@@ -239,13 +317,9 @@ class Host:
             return True
         return False
 
-    def order(self, what: str, arguments: bytes) -> None:
-        """An operator's order to the master, given through this member."""
-        self._submit(self._do_order, (what, arguments), False)
-
-    def order_self(self, what: str, arguments: bytes) -> None:
-        """An operator's order to this very member."""
-        self._submit(self._do_order, (what, arguments, self.info.id), False)
+    def order(self, what: str, arguments: bytes, to: MemberId | None = None) -> None:
+        """An operator's order, given through this member: to a member, or else to the master."""
+        self._submit(self._do_order, (what, arguments, to), False)
 
     def frame_arrived(self, incarnation: int, sender: MemberInfo, kind: int, payload: Any) -> None:
         """A frame of a member's link came out of the network."""
@@ -309,8 +383,8 @@ class Host:
             self.crash()
             return
         if self.incarnation != incarnation:
-            return  # a trap has sprung
-        world.after_step(self)
+            return  # it has died at a crash point
+        world.tell("stepped", self)
         self.cause = None
         if world.plan.flush_delay_us:
             if not self._flush_waits:
@@ -327,28 +401,19 @@ class Host:
             return
         self.cause = stimulus
         world.trace.add(world.now_us, self.name, *describe(stimulus))
-        kind = type(stimulus.message) if isinstance(stimulus, Received) else None
-        if kind is not None and world.traps.springs(self, kind, after=False):
-            return
-        event = None if world.moments.is_idle else self._event_of(stimulus)
-        if event is not None and world.moments.stops(event, GETS):
-            return
-        world.before_stimulus(self, stimulus)
+        delivery = None
+        if isinstance(stimulus, Received) and world.is_intercepted:
+            again = partial(self._submit, self._do_handle, (stimulus,), False)
+            message = stimulus.message
+            delivery = Delivery(self, type(message), stimulus.sender, message, again)
+            if world.stops(delivery, GETS):
+                return
+        world.tell("stimulus", self, stimulus)
         engine.handle(stimulus, self._clock_us(), self.wall_ms())
-        if kind is not None and world.traps.springs(self, kind, after=True):
-            return
-        if event is not None:
-            world.moments.stops(event, HAS)
+        if delivery is not None:
+            world.stops(delivery, HAS)
 
-    def _event_of(self, stimulus: Stimulus) -> Event | None:
-        """A message as moments know it; None for other stimuli."""
-        if not isinstance(stimulus, Received):
-            return None
-        again = partial(self._submit, self._do_handle, (stimulus,), False)
-        name = type(stimulus.message).__name__
-        return Event(self, name, stimulus.sender, stimulus.message, again)
-
-    def _do_order(self, what: str, arguments: bytes, to: MemberId | None = None) -> None:
+    def _do_order(self, what: str, arguments: bytes, to: MemberId | None) -> None:
         if self.engine is not None:
             self.world.trace.add(self.world.now_us, self.name, "order", what)
             self.engine.ask(to, what, arguments, self._clock_us(), self.wall_ms())
@@ -358,15 +423,15 @@ class Host:
         if engine is None:
             return
         world.trace.add(world.now_us, self.name, FRAME_NAMES[kind], f"{sender[:8]} {len(payload)}")
-        if world.traps.springs(self, kind, after=False):
-            return
-        if not world.moments.is_idle:
+        delivery = None
+        if world.is_intercepted:
             again = partial(self._submit, self._do_frame, (sender, kind, payload), False)
-            event = Event(self, FRAME_NAMES[kind], sender, payload, again, kind)
-            if world.moments.stops(event, GETS):
+            delivery = Delivery(self, kind, sender, payload, again)
+            if world.stops(delivery, GETS):
                 return
         engine.peer_frame(sender, kind, payload, self._clock_us(), self.wall_ms())
-        world.traps.springs(self, kind, after=True)
+        if delivery is not None:
+            world.stops(delivery, HAS)
 
     def _do_client_opened(self, connection: int, remote: str) -> None:
         if self.engine is not None:

@@ -7,16 +7,14 @@ Each member opens two connections to every member it wants to reach and only sen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
-from whimbrel.core.stimuli import AddressUnreachable, LinkFailed, LinkLost, LinkRestored
+from whimbrel.core.model import MemberInfo
+from whimbrel.core.stimuli import AddressUnreachable, LinkFailed, LinkLost, LinkRestored, Stimulus
 from whimbrel.serving.outputs import BULK, CONTROL
-from whimbrel.sim.network import Pipe
-
-if TYPE_CHECKING:
-    from whimbrel.sim.host import Host
+from whimbrel.sim.network import Network, Pipe
 
 CHANNELS = (CONTROL, BULK)
 CONNECT_TIMEOUT_US = 1_000_000
@@ -34,32 +32,48 @@ Frame = tuple[str, int, Any]
 """(channel, kind, payload)"""
 
 
+class Endpoint(Protocol):
+    """What a link needs of the place at either of its ends."""
+
+    name: str
+    info: MemberInfo
+    incarnation: int
+    is_up: bool
+    is_silent: bool
+    is_paused: bool
+
+    @property
+    def network(self) -> Network:
+        """The network that all places share."""
+        ...
+
+    def endpoint_at(self, address: Address) -> Endpoint | None:
+        """The place with that address."""
+        ...
+
+    def stimulate(self, stimulus: Stimulus) -> None:
+        """Something that the shell says to its member."""
+        ...
+
+    def frame_arrived(self, incarnation: int, sender: MemberInfo, kind: int, payload: Any) -> None:
+        """A frame comes out of a link."""
+        ...
+
+    def message_arrived(self, incarnation: int, sender: MemberInfo, payload: Any) -> None:
+        """A message to an address comes out of the network."""
+        ...
+
+
 class PeerLink:
     """The two sending connections of one member to another."""
 
-    __slots__ = (
-        "_attempt",
-        "_failures",
-        "_lost",
-        "_owner",
-        "_told_failed",
-        "_waiting",
-        "address",
-        "closing",
-        "is_unwanted",
-        "peer",
-        "pipes",
-        "target",
-        "target_incarnation",
-    )
-
-    def __init__(self, owner: Host, peer: MemberId, address: Address) -> None:
+    def __init__(self, owner: Endpoint, peer: MemberId, address: Address) -> None:
         self._owner = owner
         self.peer = peer
         self.address = address
         self.pipes: dict[str, Pipe] | None = None
         """Channel to sending connection; None while the link does not stand."""
-        self.target: Host | None = None
+        self.target: Endpoint | None = None
         self.target_incarnation = 0
         self.closing = False
         self.is_unwanted = False
@@ -80,30 +94,30 @@ class PeerLink:
     def connect(self) -> None:
         """Start an attempt; its end is an event of its own."""
         owner = self._owner
-        network = owner.world.network
+        network = owner.network
         self._attempt += 1
-        target = owner.world.host_at(self.address)
+        target = owner.endpoint_at(self.address)
         there = network.path(owner.name, target.name if target else "nowhere")
         delay_us = network.draw_delay_us(there)
         if target is not None:
             delay_us += network.draw_delay_us(network.path(target.name, owner.name))
-        owner.world.scheduler.after(
+        owner.network.scheduler.after(
             delay_us, self._arrived, owner.incarnation, self._attempt, target
         )
 
-    def _arrived(self, incarnation: int, attempt: int, target: Host | None) -> None:
+    def _arrived(self, incarnation: int, attempt: int, target: Endpoint | None) -> None:
         """The first packet of an attempt is there, or would be."""
         owner = self._owner
         if owner.incarnation != incarnation or attempt != self._attempt or self.closing:
             return
-        network = owner.world.network
+        network = owner.network
         if target is not None and (
             target.is_silent
             or target.is_paused
             or network.is_cut(owner.name, target.name)
             or network.is_cut(target.name, owner.name)
         ):
-            owner.world.scheduler.after(
+            owner.network.scheduler.after(
                 CONNECT_TIMEOUT_US, self._ended, incarnation, attempt, None, False
             )
         else:
@@ -111,7 +125,9 @@ class PeerLink:
             refused = target is None or not target.is_up or target.info.id != self.peer
             self._ended(incarnation, attempt, None if refused else target, refused)
 
-    def _ended(self, incarnation: int, attempt: int, target: Host | None, refused: bool) -> None:
+    def _ended(
+        self, incarnation: int, attempt: int, target: Endpoint | None, refused: bool
+    ) -> None:
         owner = self._owner
         if owner.incarnation != incarnation or attempt != self._attempt or self.closing:
             return
@@ -128,14 +144,14 @@ class PeerLink:
             self._waiting.clear()
             owner.stimulate(LinkFailed(self.peer))
         pause_us = RECONNECT_US if self._failures < FAST_ATTEMPTS else 10 * RECONNECT_US
-        owner.world.scheduler.after(pause_us, self._again, incarnation, attempt)
+        owner.network.scheduler.after(pause_us, self._again, incarnation, attempt)
 
     def _again(self, incarnation: int, attempt: int) -> None:
         current = self._owner.incarnation == incarnation and attempt == self._attempt
         if current and not self.closing and self.pipes is None:
             self.connect()
 
-    def _stands(self, target: Host) -> None:
+    def _stands(self, target: Endpoint) -> None:
         owner = self._owner
         self.target, self.target_incarnation = target, target.incarnation
         incarnation, info = target.incarnation, owner.info
@@ -143,7 +159,7 @@ class PeerLink:
         def arrive(frame: tuple[int, Any]) -> None:
             target.frame_arrived(incarnation, info, frame[0], frame[1])
 
-        network = owner.world.network
+        network = owner.network
         self.pipes = {
             channel: network.open_pipe(owner.name, target.name, arrive) for channel in CHANNELS
         }
@@ -160,10 +176,10 @@ class PeerLink:
         if self.pipes is None:
             return
         for pipe in self.pipes.values():
-            self._owner.world.network.reset(pipe)
+            self._owner.network.reset(pipe)
         if notice_us is not None:
             owner = self._owner
-            owner.world.scheduler.after(
+            owner.network.scheduler.after(
                 notice_us, self._noticed, owner.incarnation, self.pipes[CONTROL]
             )
 
@@ -174,7 +190,7 @@ class PeerLink:
         for pipe in self.pipes.values():
             pipe.close()
         owner = self._owner
-        owner.world.scheduler.after(
+        owner.network.scheduler.after(
             notice_us, self._noticed, owner.incarnation, self.pipes[CONTROL]
         )
 
@@ -206,25 +222,23 @@ class PeerLink:
 class AddressLinks:
     """Short-lived connections to addresses whose owner is not known yet."""
 
-    def __init__(self, owner: Host) -> None:
+    def __init__(self, owner: Endpoint) -> None:
         self._owner = owner
-        self._pipes: dict[Address, tuple[Pipe, Host, int]] = {}
+        self._pipes: dict[Address, tuple[Pipe, Endpoint, int]] = {}
 
     def send(self, address: Address, message: Message) -> None:
         """Send a message there; says ``AddressUnreachable`` when nobody can be reached."""
         owner = self._owner
-        world = owner.world
+        network = owner.network
         held = self._pipes.get(address)
         if held is not None and not held[0].closed and held[1].incarnation == held[2]:
             held[0].send(message)
             return
-        target = world.host_at(address)
+        target = owner.endpoint_at(address)
         name = target.name if target is not None else "nowhere"
-        delay_us = world.network.draw_delay_us(world.network.path(owner.name, name))
+        delay_us = network.draw_delay_us(network.path(owner.name, name))
         if target is not None and (
-            target.is_silent
-            or world.network.is_cut(owner.name, name)
-            or world.network.is_cut(name, owner.name)
+            target.is_silent or network.is_cut(owner.name, name) or network.is_cut(name, owner.name)
         ):
             delay_us += CONNECT_TIMEOUT_US
         elif target is not None and target.is_up:
@@ -234,11 +248,11 @@ class AddressLinks:
             def arrive(sent: Message) -> None:
                 target_host.message_arrived(incarnation, info, sent)
 
-            pipe = world.network.open_pipe(owner.name, name, arrive)
+            pipe = network.open_pipe(owner.name, name, arrive)
             self._pipes[address] = (pipe, target, incarnation)
             pipe.send(message)
             return
-        world.scheduler.after(delay_us, self._unreachable, owner.incarnation, address)
+        network.scheduler.after(delay_us, self._unreachable, owner.incarnation, address)
 
     def _unreachable(self, incarnation: int, address: Address) -> None:
         if self._owner.incarnation == incarnation:

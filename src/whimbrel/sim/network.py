@@ -1,10 +1,10 @@
 """The simulated network: pipes between places, with the semantics of TCP connections.
 
-A *place* is a machine with a name (``m1``, ``c2``). A *path* is what lies between two places in one
-direction: delay, clogs, cuts. A *pipe* is one direction of one connection: what goes in comes out
-in the same order or, when the connection breaks, an unknown suffix of it never comes out. Loss
-inside a connection is therefore a delay; only a break loses anything. The module knows no members
-and no messages.
+A *place* is a machine with a name (``m1``, ``c2``). A *path* is what lies between two places in
+one direction: delay, clogs, cuts. A *pipe* is one direction of one connection: what goes in comes
+out in the same order or, when the connection breaks, an unknown suffix of it never comes out.
+Loss inside a connection is therefore a delay; only a break loses anything. The module knows no
+members and no messages.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ class Network:
         """Break a pipe: a random prefix of what is in flight still arrives, the rest is lost."""
         if pipe.closed or pipe.ended:
             return
-        pipe.end(0 if pipe.path.cut else self._generator.randint(0, len(pipe.queue)))
+        waiting = len(pipe.queue)
+        pipe.end(0 if pipe.path.cut else self._generator.randint(0, waiting))
 
     # -- faults ---------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What a run looks like: a profile says what may vary, a plan is one draw from it (``profiles``).
 
-Every run draws its own parameters, some of them extreme, some of them switched off: a fixed average
-mix would leave whole regions of behaviour unvisited (FN-25).
+Every run draws its own parameters, some of them extreme, some of them switched off: a fixed
+average mix would leave whole regions of behaviour unvisited.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from whimbrel.sim.network import NetworkProfile
 SECOND_US = 1_000_000
 HOUR_US = 3_600 * SECOND_US
 
-FAMILIES = (
+USUAL_FAMILIES = (
     *("crash", "silent", "pause", "cut", "clog", "reset", "slow", "leave", "join"),
     *("swizzle", "halves", "deaf", "shape", "flap", "reader", "narrow", "apart", "double"),
     *("ambush", "early", "rolling", "grey", "clock", "crowd", "exodus", "unsteady"),
     *("destroy", "flood", "stall"),
 )
-"""Kinds of harm. ``silent`` is a crash of the machine: no refusal, no reset. ``families`` says
-what the others are."""
+"""Kinds of harm. ``silent`` is a crash of the machine: no refusal, no reset. ``faults.families``
+says what the others are."""
 OPERATOR_FAMILIES = ("states", "roles", "upgrade")
-"""Not in ``FAMILIES``, whose draws are to stay what they were."""
+"""Not in ``USUAL_FAMILIES``, whose draws are to stay what they were."""
 LEAVE_TIMEOUT_US = 24 * 3600 * SECOND_US
 """Longer than any copy: with tiny chunks over a slow network a drain takes longer than the ten
 minutes that operators give it. A drain that hangs breaks L1."""
@@ -45,7 +45,7 @@ class Profile(msgspec.Struct, frozen=True):
 
     name: str
     sentence: str
-    families: tuple[str, ...] = FAMILIES
+    families: tuple[str, ...] = USUAL_FAMILIES
     members: tuple[int, ...] = (1, 2, 3, 3, 4, 4, 5, 5, 6, 7, 8, 9)
     partitions: tuple[int, ...] = (1, 2, 3, 3, 7, 7, 31, 31, 31, 271)
     backups: tuple[int, ...] = (0, 1, 1, 1, 2, 2, 3)
@@ -142,7 +142,7 @@ class Plan(msgspec.Struct, frozen=True):
     def safe_wait_us(self) -> int:
         """How long a cluster may take to become safe once nothing harms it (L1), without data.
 
-        What its data take on top of this is ``stores.copy_wait_us``.
+        What its data take on top of this is ``bounds.waits.copy_wait_us``.
         """
         settings = self.settings
         copies = settings.partition_count * (1 + self.backup_count + self.async_backup_count)

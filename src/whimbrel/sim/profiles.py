@@ -5,7 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.errors import UsageError
-from whimbrel.sim.profile import FAMILIES, MERGE_POLICIES, OPERATOR_FAMILIES, SECOND_US, Profile
+from whimbrel.sim.profile import (
+    MERGE_POLICIES,
+    OPERATOR_FAMILIES,
+    SECOND_US,
+    USUAL_FAMILIES,
+    Profile,
+)
 
 _CASCADE = Profile(
     "cascade",
@@ -24,6 +30,47 @@ _CASCADE = Profile(
     fault_gap_us=(2 * SECOND_US, 3 * SECOND_US),
 )
 
+_KILL = Profile(
+    "kill",
+    "three to five members, one or two backups, frequent kills and joins",
+    ("crash", "join"),
+    members=(3, 4, 5),
+    partitions=(3, 7, 31),
+    backups=(1, 1, 2),
+    is_extreme=False,
+    always_harm=True,
+    operations_per_s=(20, 60),
+    rounds=3,
+    fault_gap_us=(600_000, 2 * SECOND_US),
+)
+_MOVE = Profile(
+    "move",
+    "kills and joins while migrations crawl: most faults hit one under way",
+    ("crash", "join"),
+    members=(3, 4, 5),
+    partitions=(7, 31),
+    backups=(1, 1, 2),
+    is_extreme=False,
+    always_harm=True,
+    slow_moves=True,
+    operations_per_s=(20, 60),
+    fault_gap_us=(500_000, 2 * SECOND_US),
+)
+_MERGE = Profile(
+    "merge",
+    "halves that go on alone for long and are merged by one of the policies",
+    ("halves", "cut", "join"),
+    members=(2, 4, 4, 5, 6),
+    partitions=(3, 7, 31),
+    backups=(0, 1, 1, 2),
+    always_harm=True,
+    over_budget=True,
+    split=True,
+    merge_policies=MERGE_POLICIES,
+    harm_us=30 * SECOND_US,
+    fault_gap_us=(2 * SECOND_US, 8 * SECOND_US),
+)
+
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
@@ -37,31 +84,20 @@ PROFILES: dict[str, Profile] = {
             "as swarm, in a cluster of version 4.0: one table version, one migration at a time",
             cluster_version="4.0",
         ),
-        Profile(
-            "serial-move",
-            "as move, in a cluster of version 4.0",
-            ("crash", "join"),
-            members=(3, 4, 5),
-            partitions=(7, 31),
-            backups=(1, 1, 2),
-            is_extreme=False,
-            always_harm=True,
-            slow_moves=True,
-            operations_per_s=(20, 60),
-            fault_gap_us=(500_000, 2 * SECOND_US),
+        msgspec.structs.replace(
+            _MOVE,
+            name="serial-move",
+            sentence="as move, in a cluster of version 4.0",
             cluster_version="4.0",
         ),
-        Profile(
-            "upgrade",
-            "kills and joins around the upgrade from 4.0 to 4.1, which is ordered again and again",
-            ("crash", "join", "upgrade"),
-            members=(3, 4, 5),
-            partitions=(7, 31),
-            backups=(1, 1, 2),
-            is_extreme=False,
-            always_harm=True,
-            slow_moves=True,
-            operations_per_s=(20, 60),
+        msgspec.structs.replace(
+            _MOVE,
+            name="upgrade",
+            sentence=(
+                "kills and joins around the upgrade from 4.0 to 4.1, "
+                "which is ordered again and again"
+            ),
+            families=("crash", "join", "upgrade"),
             rounds=3,
             fault_gap_us=(500_000, 3 * SECOND_US),
             cluster_version="4.0",
@@ -76,44 +112,16 @@ PROFILES: dict[str, Profile] = {
             quick_us=20 * SECOND_US,
         ),
         Profile("crash", "kills and restarts only", ("crash", "silent", "join"), always_harm=True),
-        Profile(
-            "kill",
-            "three to five members, one or two backups, frequent kills and joins",
-            ("crash", "join"),
-            members=(3, 4, 5),
-            partitions=(3, 7, 31),
-            backups=(1, 1, 2),
-            is_extreme=False,
-            always_harm=True,
-            operations_per_s=(20, 60),
-            rounds=3,
-            fault_gap_us=(600_000, 2 * SECOND_US),
-        ),
-        Profile(
-            "move",
-            "kills and joins while migrations crawl: most faults hit one under way",
-            ("crash", "join"),
-            members=(3, 4, 5),
+        _KILL,
+        _MOVE,
+        msgspec.structs.replace(
+            _KILL,
+            name="sliced",
+            sentence=(
+                "as kill, one row in a step: faults fall between the pieces of repair and planning"
+            ),
+            families=("crash", "join", "leave"),
             partitions=(7, 31),
-            backups=(1, 1, 2),
-            is_extreme=False,
-            always_harm=True,
-            slow_moves=True,
-            operations_per_s=(20, 60),
-            fault_gap_us=(500_000, 2 * SECOND_US),
-        ),
-        Profile(
-            "sliced",
-            "as kill, one row in a step: faults fall between the pieces of repair and planning",
-            ("crash", "join", "leave"),
-            members=(3, 4, 5),
-            partitions=(7, 31),
-            backups=(1, 1, 2),
-            is_extreme=False,
-            always_harm=True,
-            operations_per_s=(20, 60),
-            rounds=3,
-            fault_gap_us=(600_000, 2 * SECOND_US),
             step_rows_max=1,
         ),
         Profile(
@@ -252,7 +260,7 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "mixed",
             "as swarm, with changes of state and of roles; half of the clusters begin at 4.0",
-            (*FAMILIES, *OPERATOR_FAMILIES),
+            (*USUAL_FAMILIES, *OPERATOR_FAMILIES),
             machine_sizes=(1, 1, 1, 2),
             serial_share=0.5,
         ),
@@ -295,34 +303,17 @@ PROFILES: dict[str, Profile] = {
             harm_us=20 * SECOND_US,
             fault_gap_us=(1 * SECOND_US, 4 * SECOND_US),
         ),
-        Profile(
-            "merge",
-            "halves that go on alone for long and are merged by one of the policies",
-            ("halves", "cut", "join"),
-            members=(2, 4, 4, 5, 6),
-            partitions=(3, 7, 31),
-            backups=(0, 1, 1, 2),
-            always_harm=True,
-            over_budget=True,
-            split=True,
-            merge_policies=MERGE_POLICIES,
-            harm_us=30 * SECOND_US,
-            fault_gap_us=(2 * SECOND_US, 8 * SECOND_US),
-        ),
-        Profile(
-            "lists",
-            "members that are configured with some of the others only; who starts may found anew",
-            ("halves", "crash", "join"),
+        _MERGE,
+        msgspec.structs.replace(
+            _MERGE,
+            name="lists",
+            sentence=(
+                "members that are configured with some of the others only; "
+                "who starts may found anew"
+            ),
+            families=("halves", "crash", "join"),
             members=(2, 3, 4, 4, 5),
-            partitions=(3, 7, 31),
-            backups=(0, 1, 1, 2),
-            always_harm=True,
-            over_budget=True,
-            split=True,
             partial_joins=True,
-            merge_policies=MERGE_POLICIES,
-            harm_us=30 * SECOND_US,
-            fault_gap_us=(2 * SECOND_US, 8 * SECOND_US),
         ),
         Profile(
             "clients",

@@ -10,11 +10,11 @@ statement a line, ``#`` begins a comment::
     at 12.500000 crash m2
     expect safe
 
-``set`` overrides a drawn parameter, ``at`` is a fault at a simulated second, ``when`` one at a
-moment that a message names (``moments``), ``expect`` is
-``safe`` (no rule is broken) or ``broken RULE`` (only with a planted bug, ``bug NAME``).
+``set`` overrides a drawn parameter, ``at`` is a fault at a simulated second, ``when`` one that a
+message sets off (``faults.message_triggers``), ``expect`` is ``safe`` (no rule is broken) or
+``broken RULE`` (only with a planted bug, ``bug NAME``).
 ``never NOTE`` also forbids members to note that. ``guard NAME RULES`` names the protection that the
-situation calls for (``guards``): without it one of the rules, or ``never``, is broken.
+situation calls for (``registry.GUARDS``): without it one of the rules, or ``never``, is broken.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from whimbrel.core.settings import MapSettings
 from whimbrel.errors import UsageError
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
-from whimbrel.sim.guards import GUARDS
-from whimbrel.sim.moments import Moment, parse_moment
-from whimbrel.sim.nemesis import FaultEvent
-from whimbrel.sim.planted import BUGS
+from whimbrel.sim.faults.event import FaultEvent
+from whimbrel.sim.faults.message_triggers import MessageTrigger, parse_trigger
 from whimbrel.sim.profile import Plan, draw_plan
 from whimbrel.sim.profiles import profile_named
-from whimbrel.sim.run import Report, simulate
+from whimbrel.sim.registry import BUGS, GUARDS
+from whimbrel.sim.report import Report
+from whimbrel.sim.run import simulate
 
 SAFE = "safe"
 _PLAN_FIELDS = (
@@ -70,7 +70,7 @@ class Scenario(msgspec.Struct, frozen=True):
     profile: str
     overrides: dict[str, int]
     events: tuple[FaultEvent, ...]
-    moments: tuple[Moment, ...] = ()
+    triggers: tuple[MessageTrigger, ...] = ()
     """Events that wait for a message instead of a time."""
     expectation: str = SAFE
     """``safe``, or the rule that must be broken."""
@@ -92,7 +92,7 @@ class Scenario(msgspec.Struct, frozen=True):
         lines += [f"never {note}" for note in self.never]
         lines += [f"set {name} {value}" for name, value in self.overrides.items()]
         lines += [event.text() for event in self.events]
-        lines += [moment.text() for moment in self.moments]
+        lines += [trigger.text() for trigger in self.triggers]
         lines.append(
             f"expect {self.expectation}"
             if self.expectation == SAFE
@@ -124,10 +124,10 @@ class Scenario(msgspec.Struct, frozen=True):
                 ),
             )
         profile = plan.profile
-        if "rounds" in self.overrides and (self.events or self.moments):
+        if "rounds" in self.overrides and (self.events or self.triggers):
             last_us = max(
                 *(event.at_us for event in self.events),
-                *(moment.since_us for moment in self.moments),
+                *(trigger.since_us for trigger in self.triggers),
                 0,
             )
             profile = msgspec.structs.replace(profile, quick_us=last_us + REST_US)
@@ -167,7 +167,7 @@ class Scenario(msgspec.Struct, frozen=True):
             bug=bug,
             script=list(self.events),
             plan=self.plan(),
-            moments=self.moments,
+            triggers=self.triggers,
         )
 
     def is_as_expected(self, report: Report) -> bool:
@@ -198,7 +198,7 @@ def parse_scenario(text: str) -> Scenario:
                 changes = _about_the_run(words) or _about_its_end(words)
                 if "overrides" in changes:
                     changes["overrides"] = {**scenario.overrides, **changes["overrides"]}
-                for name in ("events", "moments", "never"):
+                for name in ("events", "triggers", "never"):
                     if name in changes:
                         changes[name] = (*getattr(scenario, name), changes[name])
                 scenario = msgspec.structs.replace(scenario, **changes)
@@ -223,7 +223,7 @@ def _about_the_run(words: list[str]) -> dict[str, Any]:
         case ["at", second, verb, *rest]:
             return {"events": _event(second, verb, rest)}
         case ["when", *_]:
-            return {"moments": parse_moment(words)}
+            return {"triggers": parse_trigger(words)}
     return {}
 
 

@@ -1,7 +1,7 @@
 """Virtual time: a heap of events, integer microseconds, ties broken by a seeded number.
 
-Two events of the same microsecond run in an order the seed chose, and if even that number is equal
-in the order in which they were made.
+Two events of the same microsecond run in an order the seed chose, and if even that number is
+equal in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -40,11 +40,6 @@ class Scheduler:
     def after(self, delay_us: int, action: Action, *arguments: Any) -> None:
         """Run an action after a span."""
         self.at(self.now_us + delay_us, action, *arguments)
-
-    @property
-    def pending(self) -> int:
-        """Events that wait."""
-        return len(self._heap)
 
     def run_one(self) -> None:
         """Run the next event; nothing when there is none."""

@@ -1,8 +1,8 @@
 """Cutting a failing run down: fewer faults, fewer operations, fewer members.
 
-First the fault events are dropped by ever smaller shares, then operations, rounds and members. What
-is kept breaks the same rule. The result is a scenario, not a seed, because a seed is valid for one
-state of the code only.
+First the fault events are dropped by ever smaller shares, then operations, rounds and members.
+What is kept breaks the same rule. The result is a scenario, not a seed, because a seed is valid
+for one state of the code only.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from whimbrel.sim.nemesis import FaultEvent
-from whimbrel.sim.run import Report
+from whimbrel.sim.faults.event import FaultEvent
+from whimbrel.sim.report import Report
 from whimbrel.sim.scenario import Scenario
 
 RUNS_MAX = 60

@@ -17,26 +17,25 @@ from whimbrel.core.ids import MemberId
 from whimbrel.errors import UsageError
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
-from whimbrel.sim.nemesis import FaultEvent
+from whimbrel.sim.faults.event import FaultEvent
 from whimbrel.sim.profile import SECOND_US, Plan, draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Run
-from whimbrel.sim.stores import restless_because, unsafe_because
-from whimbrel.sim.watch import member_of
-from whimbrel.sim.world import Violation, World
+from whimbrel.sim.safety.words import restless_because, unsafe_because
+from whimbrel.sim.world import Violation
 
 
-class Trigger(msgspec.Struct, frozen=True):
+class Rebalance(msgspec.Struct, frozen=True):
     """What sets a rebalance off, in a cluster that a seed has arranged."""
 
     event: FaultEvent
     seed: int
 
 
-KINDS: dict[str, Trigger] = {
-    "join": Trigger(FaultEvent(0, "start", ("m6",)), seed=2),
-    "leave": Trigger(FaultEvent(0, "leave", ("m3",)), seed=14),
-    "crash": Trigger(FaultEvent(0, "crash", ("m4",)), seed=6),
+KINDS: dict[str, Rebalance] = {
+    "join": Rebalance(FaultEvent(0, "start", ("m6",)), seed=2),
+    "leave": Rebalance(FaultEvent(0, "leave", ("m3",)), seed=14),
+    "crash": Rebalance(FaultEvent(0, "crash", ("m4",)), seed=6),
 }
 """A move to a newcomer; a move away from a leaver; a promotion, and copies in place of what was
 lost. The seeds are such that the roles fall to different members."""
@@ -95,7 +94,7 @@ def sweep_plan(seed: int) -> Plan:
     )  # fmt: skip
 
 
-class _Rebalance:
+class _RebalanceRun:
     """One run: start, load, the trigger, maybe kills, rest, final reads."""
 
     def __init__(self, kind: str, bug: Bug | None) -> None:
@@ -103,9 +102,9 @@ class _Rebalance:
             bug.begin_run()
         trigger = KINDS[kind]
         entropy = Entropy(trigger.seed)
-        self.world = World(sweep_plan(trigger.seed), entropy, bug.make_engine if bug else None)
-        self.world.nemesis.script = []
-        self.run = Run(self.world, 0)
+        self.run = Run(sweep_plan(trigger.seed), entropy, bug.make_engine if bug else None)
+        self.run.nemesis.script = []
+        self.world = self.run.world
         self.trigger = trigger.event
         self.passed = 0
         """Events since the trigger."""
@@ -117,10 +116,10 @@ class _Rebalance:
         run, world = self.run, self.world
         if not run._start() or not run._rest("start"):
             return False
-        world.workload.start()
+        run.workload.start()
         if not run._advance(SECOND_US):
             return False
-        world.perform(self.trigger)
+        run.nemesis.perform(self.trigger)
         return not world.violations
 
     def is_safe(self) -> bool:
@@ -149,7 +148,7 @@ class _Rebalance:
     def _look_at_roles(self) -> None:
         """Who takes part in the newest migration, as the master knows it."""
         for host in self.world.up_hosts():
-            migrations = member_of(host).migrations
+            migrations = host.member.migrations
             if not migrations.is_in_charge:
                 continue
             self._roles["master"] = host.name
@@ -162,7 +161,7 @@ class _Rebalance:
                 self._roles["destination"] = self._name_of(migration.step.destination)
 
     def _name_of(self, member: MemberId | None) -> str:
-        return self.world.watch.name_of(member)
+        return self.world.name_of(member)
 
     def kill(self, role: str) -> None:
         """Kill who has the role now, or had it last."""
@@ -176,7 +175,7 @@ class _Rebalance:
         if host is None:
             return
         self.victims.append(host.name)
-        world.perform(FaultEvent(0, "crash", (host.name,)))
+        self.run.nemesis.perform(FaultEvent(0, "crash", (host.name,)))
 
     def finish(self) -> None:
         """Rest, final reads, everything that is judged at the end."""
@@ -191,14 +190,14 @@ def run_case(kind: str, role: str, index: int, bug: Bug | None = None) -> Case:
         UsageError: There is no such kind or role.
     """
     _check_names(kind, role)
-    rebalance = _Rebalance(kind, bug)
+    rebalance = _RebalanceRun(kind, bug)
     if rebalance.until_trigger():
         rebalance.play(lambda: rebalance.passed >= index)
         who, _, then = role.partition(" ")
         for one in who.split("+"):
             rebalance.kill(one)
         if then == "restarts" and rebalance.victims:
-            rebalance.world.perform(FaultEvent(0, "start", (rebalance.victims[0],)))
+            rebalance.run.nemesis.perform(FaultEvent(0, "start", (rebalance.victims[0],)))
         elif then == "twice":
             rebalance.play_to_next_master(index % SECOND_KILL_SPREAD)
             rebalance.kill("master")
@@ -214,7 +213,7 @@ def count_events(kind: str) -> int:
         UsageError: There is no such kind.
     """
     _check_names(kind, ROLES[0])
-    rebalance = _Rebalance(kind, None)
+    rebalance = _RebalanceRun(kind, None)
     if rebalance.until_trigger():
         rebalance.play(rebalance.is_safe)
     return rebalance.passed

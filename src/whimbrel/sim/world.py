@@ -1,37 +1,31 @@
-"""The world of one run: places, time, network, clients, faults, and who watches them.
+"""The world of one run: places, time, network, history, and who listens to what happens.
 
-Everything that happens passes through here, so that checkers see all members' true state and not
-only what members say. The world decides nothing about the order of a run; ``run`` does.
+Everything that happens passes through here, so that rules see all members' true state and not only
+what members say. The world decides nothing about the order of a run, ``run`` does; it draws no harm
+and starts no call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from whimbrel.core.effects import Note
-from whimbrel.core.ids import Address
-from whimbrel.core.model import CLUSTER_VERSION, MemberInfo
+from whimbrel.core.ids import Address, MemberId, Row
+from whimbrel.core.model import ClusterState, MemberInfo
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.stimuli import Stimulus
 from whimbrel.errors import UsageError
 from whimbrel.serving.engine import Engine
-from whimbrel.sim.budget import FailureBudget
-from whimbrel.sim.deeds import MORE_VERBS
 from whimbrel.sim.entropy import Entropy, coin
-from whimbrel.sim.families_operator import is_everywhere_active
-from whimbrel.sim.host import Host
-from whimbrel.sim.moments import Moments
-from whimbrel.sim.nemesis import FaultEvent, Nemesis
+from whimbrel.sim.faults.budget import FailureBudget
+from whimbrel.sim.history import History
+from whimbrel.sim.host import Delivery, Host, Interceptor
 from whimbrel.sim.network import Network
 from whimbrel.sim.profile import Plan
 from whimbrel.sim.scheduler import Scheduler
-from whimbrel.sim.sim_client import Invocation, Reply, SimClient
 from whimbrel.sim.trace import Trace
-from whimbrel.sim.traps import Traps
-from whimbrel.sim.watch import Watch
-from whimbrel.sim.workload import Operation, Workload
 
 FIRST_PORT = 5701
 SENIORITY = ("master", "second", "third", "fourth")
@@ -53,14 +47,40 @@ class Violation(msgspec.Struct, frozen=True):
     """A rule that was broken."""
 
     rule: str
-    """Id of the checker, for example ``D1``."""
+    """Id of the rule, for example ``D1``."""
     sentence: str
     at_us: int
     who: str = ""
 
 
+class ClientProcess(Protocol):
+    """What a world knows of a client."""
+
+    name: str
+    index: int
+    """Position among the clients."""
+    is_busy: bool
+    """Whether it waits for an answer."""
+
+    def break_connection(self, host: Host) -> None:
+        """The network resets its connection to a host."""
+        ...
+
+    def machine_vanished(self, host: Host, notice_us: int) -> None:
+        """A machine went without a word."""
+        ...
+
+    def table_difference(self, rows: list[Row], members: tuple[MemberId, ...]) -> str:
+        """How its picture of the cluster differs from a table; empty when it does not."""
+        ...
+
+    def is_listening_since(self, moment_us: int) -> bool:
+        """Whether every running member has told it of all changes since a moment."""
+        ...
+
+
 class World:
-    """One simulated cluster with its clients."""
+    """One simulated cluster."""
 
     def __init__(self, plan: Plan, entropy: Entropy, make_engine: MakeEngine | None = None) -> None:
         self.plan = plan
@@ -85,7 +105,6 @@ class World:
         self.calm_since_us: int | None = None
         """Since when the cluster has been safe and nothing has changed; None when it is not."""
         self._connections = 0
-        self._paused_us: dict[str, int] = {}
         self.hosts = [
             Host(
                 self,
@@ -99,15 +118,12 @@ class World:
         self._draw_joins()
         self._by_address = {host.address: host for host in self.hosts}
         self._by_name = {host.name: host for host in self.hosts}
-        self.clients = [
-            SimClient(self, f"c{index + 1}", index, smart=index < plan.smart_clients)
-            for index in range(plan.smart_clients + plan.single_clients)
-        ]
-        self.nemesis = Nemesis(self)
-        self.traps = Traps(self)
-        self.moments = Moments(self)
-        self.workload = Workload(self, plan)
-        self.watch = Watch(self)
+        self.clients: Sequence[ClientProcess] = ()
+        self.interceptors: tuple[Interceptor, ...] = ()
+        """Harm that waits for a message."""
+        self.history = History(plan.settings.partition_count)
+        self.listeners: dict[str, list[Callable[..., None]]] = {}
+        """Point to whom it is told (``watch``)."""
 
     # -- looking --------------------------------------------------------------------------
 
@@ -139,19 +155,31 @@ class World:
         if name in self._by_name or name not in SENIORITY:
             return self._by_name.get(name)
         for host in self.up_hosts():
-            if host.engine is not None and host.engine.member.ctx.is_master and host.joined:
-                members = host.engine.member.ctx.members.ids()
+            if host.member.ctx.is_master and host.joined:
+                members = host.member.ctx.members.ids()
                 rank = SENIORITY.index(name)
-                return self.watch.host_of(members[rank]) if rank < len(members) else None
+                return self.host_of(members[rank]) if rank < len(members) else None
         return None
 
-    def addresses(self) -> list[Address]:
-        """Every address where a member may listen."""
-        return [host.address for host in self.hosts]
+    def name_of(self, member: MemberId | None) -> str:
+        """The place whose process has (or had last) this identity, else the id's beginning."""
+        if member is None:
+            return "-"
+        for host in self.hosts:
+            if host.info.id == member:
+                return host.name
+        return member[:8]
 
-    def join_addresses(self) -> tuple[Address, ...]:
-        """What members are configured with as a rule; some of it dead, one of it their own."""
-        return tuple(self.addresses())
+    def host_of(self, member: MemberId | None) -> Host | None:
+        """The running process of this identity."""
+        for host in self.hosts:
+            if host.info.id == member and host.is_up:
+                return host
+        return None
+
+    def addresses(self) -> tuple[Address, ...]:
+        """Every address where a member may listen; as a rule each is configured with all."""
+        return tuple(host.address for host in self.hosts)
 
     def start(self, host: Host) -> None:
         """A process starts at a place, as it is configured there."""
@@ -163,7 +191,7 @@ class World:
         Of each place and one before it one knows the other; by a coin somebody knows more.
         """
         for host in self.hosts:
-            host.joins = self.join_addresses()
+            host.joins = self.addresses()
         if not self.plan.profile.partial_joins:
             return
         generator = self.entropy.of("joins")
@@ -191,7 +219,7 @@ class World:
             and not host.lite
             and not host.is_leaving
             and not host.is_draining
-            and not self.nemesis.is_condemned(host)
+            and not host.is_condemned
         ]
 
     def data_member_count(self) -> int:
@@ -220,10 +248,6 @@ class World:
         by_machine = self.plan.settings.member_group != "member"
         self.budget.lose(self.now_us, self._place(host), once=by_machine)
 
-    def someone_is_busy(self) -> bool:
-        """Whether a client still waits for an answer."""
-        return self.workload.extra_count > 0 or any(client.is_busy for client in self.clients)
-
     def data_is_promised(self) -> bool:
         """Whether the harm so far is within what the configuration promises to survive."""
         return not self.plan.profile.over_budget and not self.budget.overdrawn
@@ -237,6 +261,15 @@ class World:
         """Whether the cluster has been safe and unchanged since a moment."""
         return self.calm_since_us is not None and self.calm_since_us <= moment_us
 
+    def is_everywhere_active(self) -> bool:
+        """Whether every member believes that the cluster is ACTIVE and no change is under way."""
+        for host in self.up_hosts():
+            member = host.member
+            is_changing = member.membership.states._transaction is not None
+            if member.ctx.members.state is not ClusterState.ACTIVE or is_changing:
+                return False
+        return True
+
     def reached_safe_point(self) -> None:
         """The cluster is safe now."""
         data_members = self.data_member_count()
@@ -249,33 +282,40 @@ class World:
         """A fault, a new list or a changed row: the calm is over."""
         self.calm_since_us = None
 
+    def harmed(self) -> None:
+        """A fault, now."""
+        self.last_fault_us = self.now_us
+        self.disturbed()
+
     def next_connection(self) -> int:
         """A number for a client's connection."""
         self._connections += 1
         return self._connections
 
-    # -- what hosts tell ------------------------------------------------------------------
+    # -- what happens ---------------------------------------------------------------------
 
-    def probes_attach(self, host: Host) -> None:
-        """A process starts: let the checkers put their probes in."""
-        self.watch.attach(host)
+    def tell(self, point: str, *arguments: Any) -> None:
+        """Something has happened: tell whoever listens at this point (``rule.POINTS``)."""
+        for listener in self.listeners.get(point, ()):
+            listener(*arguments)
 
-    def before_stimulus(self, host: Host, stimulus: Stimulus) -> None:
-        """A member is about to handle a stimulus."""
-        self.watch.before_stimulus(host, stimulus)
+    @property
+    def is_intercepted(self) -> bool:
+        """Whether some harm waits for a message."""
+        return any(not one.is_idle for one in self.interceptors)
 
-    def after_step(self, host: Host) -> None:
-        """A member has handled something (check point E)."""
-        self.watch.after_step(host)
+    def stops(self, delivery: Delivery, side: str) -> bool:
+        """Whether a member does not go on with what it is handed, or is gone."""
+        return any(one.stops(delivery, side) for one in self.interceptors)
 
     def host_ending(self, host: Host, reason: str) -> None:
         """A process is about to be gone.
 
         Where migrations are not allowed a leaver goes with its data, as one that dies (GCM-08).
         """
-        if reason == "left" and not host.lite and not is_everywhere_active(self):
+        if reason == "left" and not host.lite and not self.is_everywhere_active():
             self.book_loss(host)
-        self.watch.host_ending(host, reason)
+        self.tell("ending", host, reason)
 
     def repeated_after_us(self, host: Host, sender: MemberInfo) -> int:
         """How much later a control message arrives a second time; 0 when it does not."""
@@ -295,16 +335,12 @@ class World:
         """A rare situation has come about; counted for the coverage report."""
         self.seen[name] = self.seen.get(name, 0) + 1
 
-    def host_ended(self, host: Host, reason: str) -> None:
-        """A process is gone."""
-        self.watch.host_ended(host, reason)
-
     def host_expelled(self, host: Host) -> None:
         """A member learned that the cluster goes on without it."""
-        if not self.nemesis.is_condemned(host):
+        if not host.is_condemned:
             if not host.lite:
                 self.book_loss(host)
-            self.watch.expelled_without_cause(host)
+            self.tell("expelled", host)
 
     def noted(self, host: Host, note: Note) -> None:
         """A member emitted a note."""
@@ -315,7 +351,8 @@ class World:
         is_news = note.level in ("warning", "error") or note.kind in SHOWN_NOTES
         record = self.trace.mark if is_news else self.trace.add
         record(self.now_us, host.name, f"note {note.kind}", fields)
-        self.watch.noted(host, note)
+        if not host.is_outside:
+            self.tell("note", host, note)
 
     def violation(
         self, rule: str, sentence: str, who: str = "", error: BaseException | None = None
@@ -331,141 +368,17 @@ class World:
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(Violation(rule, sentence, self.now_us, who))
 
-    # -- what clients tell ----------------------------------------------------------------
-
-    def history_began(self, operation: Operation) -> None:
-        """A client began an operation."""
-        self.trace.add(
-            self.now_us,
-            operation.client,
-            operation.kind,
-            f"{operation.map}[{operation.key}] #{operation.number}",
-        )
-
-    def history_ended(self, operation: Operation, reply: Reply) -> None:
-        """A client knows how its operation ended."""
-        self.trace.add(
-            self.now_us,
-            operation.client,
-            f"{operation.kind} {operation.outcome.value}",
-            f"{operation.map}[{operation.key}] #{operation.number} saw {operation.seen} "
-            f"{reply.error}",
-        )
-        self.watch.operation_ended(operation, reply)
-
-    def call_hangs(self, client: SimClient, call: Invocation, host: Host | None) -> None:
-        """A request was not answered for a long time."""
-        self.watch.call_hangs(client, call, host)
-
     def count_error(self, code: int) -> None:
         """A client got an error response."""
         self.error_counts[code] = self.error_counts.get(code, 0) + 1
 
-    # -- faults ---------------------------------------------------------------------------
-
-    def perform(self, event: FaultEvent) -> None:
-        """Carry out a fault or the end of one.
-
-        Raises:
-            UsageError: The verb or a name is unknown.
-        """
-        act = _VERBS.get(event.verb) or MORE_VERBS.get(event.verb)
-        if act is None:
-            raise UsageError(f"no fault is called {event.verb!r}")
-        if any(name in SENIORITY for name in event.names):
-            names = tuple(
-                self.host_named(name).name if name in SENIORITY else name for name in event.names
-            )
-            event = msgspec.structs.replace(event, names=names)
-        detail = " ".join(event.names) + (f" {event.value}" if event.value else "")
-        self.trace.mark(self.now_us, "--", event.verb, detail)
-        self.fault_counts[event.verb] = self.fault_counts.get(event.verb, 0) + 1
-        self.last_fault_us = self.now_us
-        self.disturbed()
-        act(self, event)
-
-    def _crash(self, event: FaultEvent) -> None:
-        host = self.host_named(event.names[0])
-        if host.is_up:
-            self.lose_by_crash(host, silent=event.verb == "silent")
+    # -- harm -----------------------------------------------------------------------------
 
     def lose_by_crash(self, host: Host, *, silent: bool = False) -> None:
         """A member dies ungracefully, and the budget hears of it."""
         if not host.lite and host.joined:
             self.book_loss(host)
         host.crash(silent=silent)
-
-    def _start(self, event: FaultEvent) -> None:
-        host = self.host_named(event.names[0])
-        if not host.is_up and not host.is_outside:
-            self.break_links_to(host, notice=True)
-            self.start(host)
-
-    def _joins(self, event: FaultEvent) -> None:
-        """From its next start the first place is configured with the addresses of the others."""
-        host, *others = [self.host_named(name) for name in event.names]
-        host.joins = tuple(other.address for other in others)
-
-    def _pause(self, event: FaultEvent) -> None:
-        host = self.host_named(event.names[0])
-        self._paused_us.setdefault(host.name, self.now_us)
-        host.pause()
-
-    def _resume(self, event: FaultEvent) -> None:
-        host = self.host_named(event.names[0])
-        span_us = self.now_us - self._paused_us.pop(host.name, self.now_us)
-        is_long = span_us >= self.plan.settings.heartbeat_timeout_us
-        if is_long and host.is_paused and not self.nemesis.is_condemned(host):
-            self.nemesis.condemn(host)
-        host.resume()
-
-    def _leave(self, event: FaultEvent) -> None:
-        host = self.host_named(event.names[0])
-        host.leave()
-        if not host.lite:
-            self.budget.shrunk(self.now_us, self.places())
-
-    def _state(self, event: FaultEvent) -> None:
-        """An operator wishes a cluster state, by way of the member that started first."""
-        for host in self.up_hosts():
-            if host.joined and not host.is_paused:
-                wish = {"wish": f"sim {self.now_us}", "state": event.names[0]}
-                host.order("change_cluster", msgspec.json.encode(wish))
-                return
-
-    def _upgrade(self, event: FaultEvent) -> None:
-        """An operator asks one member for cluster version 4.1; refused orders are given again."""
-        host = self.host_named(event.names[0])
-        if host.is_up and host.joined:
-            wish = {"wish": f"sim {self.now_us}", "cluster_version": CLUSTER_VERSION}
-            host.order("change_cluster", msgspec.json.encode(wish))
-
-    def _cut(self, event: FaultEvent) -> None:
-        self.network.cut(event.names[0], event.names[1])
-
-    def _heal(self, event: FaultEvent) -> None:
-        self.network.heal(event.names[0], event.names[1])
-
-    def _clog(self, event: FaultEvent) -> None:
-        self.network.clog(event.names[0], event.names[1], event.value)
-
-    def _slow(self, event: FaultEvent) -> None:
-        self.network.path(event.names[0], event.names[1]).slow_factor = max(1, event.value)
-
-    def _calm(self, _event: FaultEvent) -> None:
-        self.network.heal_all()
-
-    def _reset(self, event: FaultEvent) -> None:
-        one, two = event.names
-        target = self.host_named(two)
-        for client in self.clients:
-            if client.name == one:
-                client.break_connection(target)
-                return
-        source = self.host_named(one)
-        for link in source.links.values():
-            if link.target is target and link.target_incarnation == target.incarnation:
-                link.break_now(self.network.draw_delay_us(self.network.path(two, one)))
 
     def break_links_to(self, host: Host, notice: bool) -> None:
         """The process at a place is gone: connections to it are over.
@@ -484,22 +397,3 @@ class World:
         if not notice:
             for client in self.clients:
                 client.machine_vanished(host, HALF_OPEN_US)
-
-
-_VERBS: dict[str, Callable[[World, FaultEvent], None]] = {
-    "crash": World._crash,
-    "silent": World._crash,
-    "start": World._start,
-    "joins": World._joins,
-    "pause": World._pause,
-    "resume": World._resume,
-    "leave": World._leave,
-    "state": World._state,
-    "upgrade": World._upgrade,
-    "cut": World._cut,
-    "heal": World._heal,
-    "clog": World._clog,
-    "slow": World._slow,
-    "calm": World._calm,
-    "reset": World._reset,
-}

@@ -28,8 +28,7 @@ from whimbrel.errors import InvariantViolation, RetryableError
 from whimbrel.sim.explore.image import clone, digest
 from whimbrel.sim.explore.step_rules import StepRules
 from whimbrel.sim.explore.worlds import TinyWorld
-from whimbrel.sim.stores import store_of
-from whimbrel.sim.workload import key_data
+from whimbrel.sim.structures.map.model import key_data, store_of
 from whimbrel.wire.links import ACKS, BACKUPS
 
 SNAPSHOTS_MAX = 4_000
@@ -92,7 +91,7 @@ class Facts(msgspec.Struct, frozen=True):
     """Armed timers by (deadline in us, key)."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class StepResult(msgspec.Struct, frozen=True):
     """What a step does."""
 
     member: int
@@ -150,7 +149,7 @@ class Lab:
         self._numbers: dict[bytes, int] = {}
         self._recipes: list[tuple[int, int, int] | Seat] = []
         self._ready: OrderedDict[int, Seat] = OrderedDict()
-        self._steps: dict[tuple[int, int, int], Outcome] = {}
+        self._steps: dict[tuple[int, int, int], StepResult] = {}
 
     # -- numbers --------------------------------------------------------------------------
 
@@ -205,7 +204,7 @@ class Lab:
 
     # -- steps ----------------------------------------------------------------------------
 
-    def step(self, number: int, now_us: int, item: int) -> Outcome:
+    def step(self, number: int, now_us: int, item: int) -> StepResult:
         """What a member does with an item at a moment."""
         key = (number, now_us, item)
         outcome = self._steps.get(key)
@@ -233,9 +232,9 @@ class _Step:
         self.broken: list[tuple[str, str]] = []
         self.lost: list[int] = []
 
-    def outcome(self, member: int) -> Outcome:
+    def outcome(self, member: int) -> StepResult:
         """What came of it."""
-        return Outcome(
+        return StepResult(
             member,
             tuple(self.sends),
             tuple(self.rows),
@@ -376,7 +375,7 @@ def _facts_of(seat: Seat) -> Facts:
     for replica in member.dataplane.partitions:
         fragment = replica.fragments.get(NAMESPACE)
         if fragment is not None:
-            held += numbers_in(store_of(fragment).records)
+            held += numbers_in(store_of(fragment.store).records)
     return Facts(
         member.ctx.master,
         member.migrations.is_in_charge,

@@ -22,7 +22,7 @@ from whimbrel.sim.explore.lab import Plant
 from whimbrel.sim.explore.search import Finding, lines_of
 from whimbrel.sim.explore.universe import Transition, Universe
 from whimbrel.sim.explore.worlds import worlds_named
-from whimbrel.sim.planted import BUGS
+from whimbrel.sim.registry import BUGS
 
 SAFE = "safe"
 

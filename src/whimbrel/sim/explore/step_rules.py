@@ -1,6 +1,6 @@
 """The simulator's rules, fed from snapshots: what they need of a world, and nothing else.
 
-A checker of ``whimbrel.sim`` collects history along one run. An exploration has a tree of
+A rule of ``whimbrel.sim`` collects history along one run. An exploration has a tree of
 histories, so a rule gets here what it must remember from the state itself, and is otherwise the
 very same code.
 """
@@ -15,26 +15,25 @@ from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.member import Member
 from whimbrel.core.safety import doubted_because
 from whimbrel.core.stimuli import Received
-from whimbrel.sim.check_data import NothingLeaks, ReplicasEqual
-from whimbrel.sim.check_table import (
+from whimbrel.sim.explore.worlds import TinyWorld
+from whimbrel.sim.host import Host
+from whimbrel.sim.migration.rules import CommitOrder, OneVerdict
+from whimbrel.sim.replication.rules import NothingLeaks, ReplicasEqual
+from whimbrel.sim.safety.words import acting_master, restless_because, safety_words
+from whimbrel.sim.table.rules import (
     CleanRows,
-    CommitOrder,
     CopiesKept,
     EqualStamps,
     MasterDecides,
-    OneVerdict,
     RisingVersions,
 )
-from whimbrel.sim.explore.worlds import TinyWorld
-from whimbrel.sim.host import Host
-from whimbrel.sim.stores import acting_master, restless_because, safety_words
 from whimbrel.sim.world import World
 
 Broken = list[tuple[str, str]]
 
 
 class FakeHost:
-    """A member as the checkers see a host."""
+    """A member as the rules see a host."""
 
     is_up = joined = True
     is_paused = is_leaving = lite = False
@@ -43,11 +42,6 @@ class FakeHost:
         self.name = str(member.ctx.id)
         self.info = member.ctx.me
         self.cause = cause if isinstance(cause, Received) else None
-        self.engine = _Engine(member)
-
-
-class _Engine:
-    def __init__(self, member: Member) -> None:
         self.member = member
 
 
@@ -64,12 +58,11 @@ class _Plan(msgspec.Struct):
 
 
 class FakeWorld:
-    """Some members as the checkers see a world."""
+    """Some members as the rules see a world."""
 
     def __init__(self, world: TinyWorld) -> None:
         self.plan = _Plan(world.settings, copies_promised(world) - 1, 0, _Profile())
         self.hosts: list[FakeHost] = []
-        self.watch = self
         self.broken: Broken = []
 
     def up_hosts(self) -> list[FakeHost]:
@@ -141,24 +134,24 @@ class StepRules:
         self._one.hosts = [host]
         self._rising._versions[host.name] = {pid: version_before}
         self._rising.row(place, pid, before, after, version)
-        if host.engine.member.migrations.is_fetching:
+        if host.member.migrations.is_fetching:
             self._taken_over(host, pid, before, after)
         else:
             self._copies._needed[host.name] = self._copies._needed_now(place)
             self._copies.row(place, pid, before, after, version)
-        for checker in self._at_row:
-            checker.row(place, pid, before, after, version)
+        for rule in self._at_row:
+            rule.row(place, pid, before, after, version)
         return self._one.take()
 
     def _taken_over(self, host: FakeHost, pid: PartitionId, before: Row, after: Row) -> None:
         """P5 for a row that the former master decided: who has died since was there then."""
-        listed = host.engine.member.ctx.members
+        listed = host.member.ctx.members
         holders = [one for one in after if one is not None]
         dropped = [
             one for one in before if one is not None and one not in after and listed.get(one)
         ]
         added = [one for one in holders if one not in before]
-        staying = {member.id for member in host.engine.member.ctx.data_members()} | set(holders)
+        staying = {member.id for member in host.member.ctx.data_members()} | set(holders)
         needed = min(1 + self._one.plan.backup_count, len(staying))
         if len(dropped) > len(added) and len(holders) < needed:
             self._one.violation(
@@ -205,6 +198,6 @@ class StepRules:
     def at_rest(self, members: list[Member]) -> Broken:
         """P7, P11, D8, D9: what must hold in a settled state."""
         self._all.hosts = [FakeHost(member) for member in members]
-        for checker in self._quiet:
-            checker.quiet()
+        for rule in self._quiet:
+            rule.quiet()
         return self._all.take()

@@ -16,13 +16,7 @@ from whimbrel.core.ids import EMPTY_ROW, Address, MemberId
 from whimbrel.core.member import Member
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.registry import MAP_KIND, backups_value
-from whimbrel.core.stimuli import (
-    AddressUnreachable,
-    LinkFailed,
-    LinkLost,
-    LinkRestored,
-    Started,
-)
+from whimbrel.core.stimuli import AddressUnreachable, LinkFailed, LinkLost, LinkRestored, Started
 from whimbrel.errors import UsageError
 from whimbrel.sim.explore.image import DIGEST_BYTES, clone
 from whimbrel.sim.explore.lab import (
@@ -32,10 +26,10 @@ from whimbrel.sim.explore.lab import (
     NEWS,
     Item,
     Lab,
-    Outcome,
     Plan,
     Plant,
     Seat,
+    StepResult,
     Timer,
     Write,
     describe,
@@ -97,7 +91,7 @@ class Move(msgspec.Struct, frozen=True):
     """Whose step it was, if any."""
     item: int = -1
     """What it handled."""
-    outcome: Outcome | None = None
+    outcome: StepResult | None = None
 
 
 class _Draft:

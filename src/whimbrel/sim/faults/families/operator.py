@@ -1,0 +1,51 @@
+"""Harm by operators: cluster states, roles of members, the order to upgrade.
+
+These change what the cluster may do, so the rest of a run waits until the change is undone
+(``Nemesis.unfinished``).
+"""
+
+from __future__ import annotations
+
+from whimbrel.core.model import ClusterState
+from whimbrel.sim.entropy import coin, log_uniform, pick
+from whimbrel.sim.faults.nemesis import Family, Nemesis
+
+RESTRICTED = (ClusterState.NO_MIGRATION, ClusterState.FROZEN, ClusterState.PASSIVE)
+
+
+def states(nemesis: Nemesis) -> None:
+    """77: the cluster is told to stand still in some way, and after a while to go on.
+
+    By a coin a member dies meanwhile and comes back before the end, to the seats that are kept.
+    """
+    state = pick(nemesis.random, RESTRICTED)
+    nemesis.do("state", state.value)
+    span_us = log_uniform(nemesis.random, 400_000, 10_000_000)
+    nemesis.later(span_us, "state", ClusterState.ACTIVE.value)
+    running = [host for host in nemesis.running() if nemesis.is_quiet(host)]
+    if running and coin(nemesis.random, 0.6):
+        host = pick(nemesis.random, running)
+        nemesis.later(span_us // 2, "crash", host.name)
+        nemesis.later(span_us * 3 // 4, "start", host.name)
+
+
+def roles(nemesis: Nemesis) -> None:
+    """68: a lite member is promoted, or a data member demoted; now and then the last one."""
+    running = nemesis.running()
+    lite = [host for host in running if host.lite]
+    data = [host for host in running if not host.lite and not host.is_draining]
+    is_promotion = coin(nemesis.random, 0.6)
+    if lite and (is_promotion or not data):
+        nemesis.do("promote", pick(nemesis.random, lite).name)
+    elif data and (len(data) > 1 or coin(nemesis.random, 0.2)):
+        nemesis.do("demote", pick(nemesis.random, data).name)
+
+
+def upgrade(nemesis: Nemesis) -> None:
+    """73: the order to go from 4.0 to 4.1, given to anybody."""
+    running = nemesis.running()
+    if running:
+        nemesis.do("upgrade", pick(nemesis.random, running).name)
+
+
+OPERATOR: tuple[Family, ...] = (states, roles, upgrade)

@@ -1,0 +1,101 @@
+"""Bugs of backups and of anti-entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from whimbrel.core.ids import MemberId
+from whimbrel.core.messages import ReplicaVersions
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.serving.engine import Engine
+from whimbrel.sim.bug import Bug, replace
+
+PERMITS_MANY = 1_000
+"""More syncs at once than any run could begin."""
+
+
+def gap_ignored(engine: Engine) -> None:
+    """A broken connection's backups are not repeated, and the receiver takes the gap for order."""
+    dataplane = engine.member.dataplane
+    apply_backups, out_of_step = dataplane.apply_backups, dataplane._apply_out_of_step
+
+    def accept(sender: MemberId, payload: bytes) -> None:
+        inbox = dataplane._inboxes.get(sender)
+        sequence = int.from_bytes(payload[12:20], "little")
+        if inbox is not None and sequence > inbox.applied + 1 > 1:
+            inbox.applied = sequence - 1
+        apply_backups(sender, payload)
+
+    def take(fragment: Fragment, counter: int, counters: Any, operation: bytes) -> None:
+        out_of_step(fragment, counter, counters, operation)
+        fragment.is_dirty = False
+
+    backups_not_repeated(engine)
+    replace(dataplane, "apply_backups", accept)
+    replace(dataplane, "_apply_out_of_step", take)
+
+
+def backups_not_repeated(engine: Engine) -> None:
+    """What a broken connection lost is taken for done instead of being sent again."""
+    dataplane = engine.member.dataplane
+    link_lost = dataplane.link_lost
+
+    def give_up(member: MemberId) -> None:
+        outbox = dataplane.outboxes.get(member)
+        if outbox is not None:
+            outbox.acknowledge(outbox.sequence, dataplane.completed)
+        link_lost(member)
+
+    replace(dataplane, "link_lost", give_up)
+
+
+def not_cleared(engine: Engine) -> None:
+    """A member that leaves a row keeps the data (leak after commit, demotion, rollback)."""
+    replace(engine.member.dataplane.roles, "_drop_beyond", lambda _partition: None)
+
+
+def anybody_tells_versions(engine: Engine) -> None:
+    """Versions are believed whoever tells them, and backups tell theirs, too."""
+    anti_entropy = engine.member.dataplane.anti_entropy
+    told = anti_entropy._told
+
+    def believe(sender: MemberId, replica: ReplicaVersions) -> None:
+        partition = engine.member.dataplane.partitions[replica.partition_id]
+        told(
+            partition.primary or sender,
+            msgspec.structs.replace(
+                replica, index=partition.index, partition_version=partition.version
+            ),
+        )
+
+    replace(anti_entropy, "_told", believe)
+
+
+def permits_without_limit(engine: Engine) -> None:
+    """Syncs are asked for and answered however many are under way.
+
+    So that there are many at all, backups doubt what they hold whenever their row changes; alone
+    this only costs time.
+    """
+    ctx = engine.member.ctx
+    anti_entropy = engine.member.dataplane.anti_entropy
+    role_taken = anti_entropy.role_taken
+    ctx.settings = msgspec.structs.replace(ctx.settings, replication_max_parallel=PERMITS_MANY)
+
+    def doubt(partition: PartitionReplica) -> None:
+        role_taken(partition)
+        for fragment in partition.fragments.values() if partition.index > 0 else ():
+            fragment.is_dirty = True
+            anti_entropy.mark_dirty(fragment)
+
+    replace(anti_entropy, "role_taken", doubt)
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug(gap_ignored, "reset", ("R1", "D9", "D1", "L1")),
+    Bug(not_cleared, "leave", ("D8", "L1", "X1")),
+    Bug(anybody_tells_versions, "kill", ("R2",)),
+    Bug(permits_without_limit, "ambush", ("R3",)),
+)

@@ -1,0 +1,17 @@
+"""Which kinds of structures a run uses: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+from whimbrel.core.replication.fragments import Fragment
+from whimbrel.sim.structures import map as maps
+
+STRUCTURES = (maps.SUBJECT,)
+MODELS = {one.model.kind: one.model for one in STRUCTURES if one.model is not None}
+"""By kind."""
+
+
+def content_of(fragment: Fragment) -> Sized:
+    """Everything that equal replicas have in common."""
+    return MODELS[fragment.service].content(fragment.store)
