@@ -255,8 +255,7 @@ def test_members_that_ask_one_another_get_through(limit: int) -> None:
     for host in net.hosts.values():
         for partition in host.plane.partitions:
             if not partition.is_primary:
-                partition.maps["m"].is_dirty = True
-                host.plane.anti_entropy.mark_dirty(partition.maps["m"])
+                host.plane.doubts.mark_dirty(partition.maps["m"])
     net.advance(60 * SECOND)
     assert all(host.plane.unsettled() == 0 for host in net.hosts.values())
     assert all(permits(host.plane) == 0 for host in net.hosts.values())
@@ -287,8 +286,7 @@ def test_a_refusal_frees_the_permits_at_once() -> None:
     net = settled()
     net["a"].plane.partitions[0].set_migrating(True)
     fragment = net["b"].fragment(0, "m")
-    fragment.is_dirty = True
-    net["b"].plane.anti_entropy.mark_dirty(fragment)
+    net["b"].plane.doubts.mark_dirty(fragment)
     net.advance(SECOND)
     assert permits(net["b"].plane) == 0 and len(said(net, SyncRefused)) == 1
     assert net["b"].plane.anti_entropy.counters["syncs_refused"] == 1
@@ -362,7 +360,7 @@ def test_only_the_primary_is_believed() -> None:
 def test_namespaces_that_the_primary_does_not_have_are_pruned() -> None:
     """AE-21, bug 34: after it left them out twice, some seconds apart, with nothing in between."""
     net = settled()
-    net["a"].plane.destroy(Namespace("map/n"), 1)
+    net["a"].plane.holdings.destroy(Namespace("map/n"), 1)
     net.advance(3 * SECOND)
     assert "map/n" in net["b"].plane.partitions[0].fragments
     net.advance(4 * SECOND)
@@ -573,7 +571,7 @@ def test_an_absent_namespace_is_asked_for_again_before_its_turn() -> None:
     net.put("m", 1, "x")
     net.pump()
     net.advance(2 * SECOND)
-    net["a"].plane.destroy(Namespace("map/m"), 1)
+    net["a"].plane.holdings.destroy(Namespace("map/m"), 1)
     net.advance(ABSENT_US + 3 * SECOND)
     assert "map/m" not in net["b"].plane.partitions[0].fragments
 
@@ -599,7 +597,7 @@ def test_a_copy_that_missed_an_operation_is_doubted_at_once() -> None:
     while host.plane.anti_entropy.counters["syncs_completed"] == 0:
         net.advance(SECOND // 100, step_us=1_000)
     assert host.fragment(0, "m").is_dirty, "the gap was seen"
-    assert (PartitionId(0), Namespace("map/m")) in host.plane.anti_entropy.dirty()
+    assert host.fragment(0, "m") in host.plane.doubts.dirty
     assert host.plane.unsettled() > 0
     net.drop = None
     net.advance(6 * SECOND)

@@ -14,7 +14,7 @@ from tests.unit.test_replication_anti_entropy import settled
 from whimbrel.core.ids import MemberId, Namespace
 from whimbrel.core.messages import RefillSent, SyncSent
 from whimbrel.core.model import MigrationKind
-from whimbrel.core.structures.map_store import BURIED_MIN
+from whimbrel.core.structures.map_store import FREED_AT_ONCE_MAX
 from whimbrel.errors import SerializationError
 
 MAP = Namespace("map/m")
@@ -64,7 +64,7 @@ def test_a_map_begun_again_meanwhile_is_installed() -> None:
     destroy(net, "c")
     net.pump()
     assert net["c"].content(0, "m") == {key(7): value("new")}
-    assert net["c"].plane.is_destroyed(MAP, 4)
+    assert net["c"].plane.holdings.is_destroyed(MAP, 4)
 
 
 def test_what_a_destination_is_to_compare_may_be_destroyed() -> None:
@@ -122,8 +122,7 @@ def test_a_sync_and_a_refill_of_before_bring_nothing() -> None:
         return False
 
     fragment = net["b"].fragment(0, "m")
-    fragment.is_dirty = True
-    net["b"].plane.anti_entropy.mark_dirty(fragment)
+    net["b"].plane.doubts.mark_dirty(fragment)
     net.drop = hold
     net.advance(2 * SECOND)
     assert late
@@ -165,14 +164,14 @@ def test_a_large_copy_of_before_is_freed_in_steps() -> None:
     """
     net = Net("abc")
     net.set_row(0, "a", 2)
-    for number in range(BURIED_MIN + 1):
+    for number in range(FREED_AT_ONCE_MAX + 1):
         net.put("m", number, "old")
     net.pump()
     copy = migration(MigrationKind.COPY, "c", 2, new=1)
     net.migrate(copy, "a", chunk=1_000_000)
     destroy(net, "c")
     net.set_row(0, "ac", 3)
-    assert net["c"].plane.remains.entries == BURIED_MIN + 1
+    assert net["c"].plane.holdings.deferred.entries == FREED_AT_ONCE_MAX + 1
 
 
 def test_what_is_compared_is_begun_anew_where_the_destruction_was_not_heard_of() -> None:
@@ -190,4 +189,4 @@ def test_what_is_compared_is_begun_anew_where_the_destruction_was_not_heard_of()
     net.migrate(up, "a")
     net.set_row(0, "ac", 4)
     assert net["c"].content(0, "b2") == {}
-    assert net["c"].plane.is_destroyed(Namespace("map/b2"), 4)
+    assert net["c"].plane.holdings.is_destroyed(Namespace("map/b2"), 4)

@@ -257,7 +257,7 @@ def test_a_dirty_backup_that_is_promoted_is_not_believed() -> None:
     """A fragment that may lack something gives a base that no backup has: all ask for a sync."""
     net = filled(members="abc", row="abc")
     net["b"].fragment(0, "b2").is_dirty = True
-    net["b"].plane.anti_entropy.mark_dirty(net["b"].fragment(0, "b2"))
+    net["b"].plane.doubts.mark_dirty(net["b"].fragment(0, "b2"))
     net.crash("a")
     net.set_members("bc")
     net.set_row(0, "b-c", 8)

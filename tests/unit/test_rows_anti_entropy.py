@@ -118,7 +118,7 @@ def test_a_namespace_is_a_value() -> None:
     """AE-25, AE-38: service and object name it; equal ones are one key; the wire keeps it."""
     one, same, other = Namespace("map/m"), Namespace("map/" + "m"), Namespace("map/n")
     assert one == same and len({one: 1, same: 2, other: 3}) == 2
-    fragment = two()["a"].plane.new_fragment(PartitionId(0), one)
+    fragment = two()["a"].plane.holdings.make(PartitionId(0), one)
     assert (fragment.service, fragment.name, fragment.namespace) == ("map", "m", one)
     request = SyncRequested(1, PartitionId(0), 2, ReplicaIndex(1), (one, other))
     assert decode_message(encode_message(request)) == request
@@ -131,9 +131,9 @@ def test_whether_a_namespace_is_known() -> None:
     net.pump()
     net.advance(5 * SECOND)
     plane = net["b"].plane
-    assert plane.new_fragment(PartitionId(0), Namespace("map/any")).name == "any"
+    assert plane.holdings.make(PartitionId(0), Namespace("map/any")).name == "any"
     with pytest.raises(SerializationError, match="queue/q"):
-        plane.new_fragment(PartitionId(0), Namespace("queue/q"))
+        plane.holdings.make(PartitionId(0), Namespace("queue/q"))
     told = [m for _, _, m in net.log if isinstance(m, VersionsTold)]
     replica = [one for m in told for one in m.replicas if one.partition_id == 0][-1]
     vector = net["a"].fragment(0, "m").vector()
@@ -142,7 +142,7 @@ def test_whether_a_namespace_is_known() -> None:
     )
     plane.on_message(MemberId("a"), VersionsTold((strange,)))
     assert list(plane.partitions[0].fragments) == ["map/m"]
-    net["a"].plane.destroy(Namespace("map/m"), 1)
+    net["a"].plane.holdings.destroy(Namespace("map/m"), 1)
     net.advance(12 * SECOND)
     assert not plane.partitions[0].fragments
 

@@ -90,7 +90,7 @@ def test_a_primary_of_before_the_one_we_have_heard_is_stale() -> None:
 
 
 def fragment_with(own: Counters, lineage: int) -> Fragment:
-    fragment = Net("a")["a"].plane.new_fragment(P0, Namespace("map/b2"))
+    fragment = Net("a")["a"].plane.holdings.make(P0, Namespace("map/b2"))
     fragment.lineage = lineage
     fragment.set_counters(own, 0)
     return fragment

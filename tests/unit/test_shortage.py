@@ -176,7 +176,7 @@ def test_a_destroyed_map_begins_at_zero() -> None:
     net.set_row(0, "a", 2)
     net.put("m", 1, "x")
     plane = net["a"].plane
-    plane.destroy(namespace_of("map", "m"), 1)
+    plane.holdings.destroy(namespace_of("map", "m"), 1)
     assert plane.shortage.counts() == {}
     assert plane.shortage.total == 1
 

@@ -22,8 +22,8 @@ from whimbrel.core import effects as e
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId
 from whimbrel.core.model import MemberInfo
+from whimbrel.core.replication.deferred_free import DeferredFree
 from whimbrel.core.replication.fragments import Fragment, FragmentExport
-from whimbrel.core.replication.remains import Remains
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
     AddressUnreachable,
@@ -254,8 +254,8 @@ def fragment(entries: int) -> Parts:
     """The steps of one large fragment: filled, copied in chunks, dropped, freed."""
     watch = Stopwatch()
     me = MemberInfo(MemberId("bench"), Address("127.0.0.1", 5701))
-    remains = Remains(Context(me, CoreSettings()))
-    store, copy = MapStore(remains.bury), MapStore()
+    deferred = DeferredFree(Context(me, CoreSettings()))
+    store, copy = MapStore(deferred.take), MapStore()
     for number in range(entries):
         key, value = b"%020d" % number, bytes(VALUE_BYTES)
         begin_ns = time.thread_time_ns()
@@ -269,10 +269,10 @@ def fragment(entries: int) -> Parts:
             with watch.of("ingest of a chunk"):
                 copy.ingest_chunk(part.data)
     with watch.of("drop"):
-        store.release()
-    while remains.entries:
+        deferred.take(store.release())
+    while deferred.entries:
         with watch.of("freeing"):
-            remains.on_timer()
+            deferred.on_timer()
     return {"fill, copy, drop": watch.take()}
 
 

@@ -175,8 +175,8 @@ def told_by_the_primary(engine: Engine) -> None:
 
 def lineage_compared(engine: Engine) -> None:
     """A backup counts on under a new primary without comparing where it starts (AE-11)."""
-    anti_entropy = engine.member.dataplane.anti_entropy
-    mark_dirty = anti_entropy.mark_dirty
+    doubts = engine.member.dataplane.doubts
+    mark_dirty = doubts.mark_dirty
 
     def trust(fragment: Fragment) -> None:
         if fragment.value == fragment.base[fragment.slot]:  # it has just met a new lineage
@@ -184,7 +184,7 @@ def lineage_compared(engine: Engine) -> None:
         else:
             mark_dirty(fragment)
 
-    replace(anti_entropy, "mark_dirty", trust)
+    replace(doubts, "mark_dirty", trust)
 
 
 def sync_replaces(engine: Engine) -> None:
@@ -194,10 +194,11 @@ def sync_replaces(engine: Engine) -> None:
 
     def merge(sync: Any, partition: PartitionReplica, part: FragmentPart) -> None:
         old = partition.fragments.get(part.namespace)
+        before = {} if old is None else dict(store_of(old).records)
         take_part(sync, partition, part)
         new = partition.fragments.get(part.namespace)
-        if part.last and old is not None and new is not None and old is not new:
-            for key, record in store_of(old).records.items():
+        if part.last and new is not None and old is not new:
+            for key, record in before.items():
                 store_of(new).records.setdefault(key, record)
 
     replace(anti_entropy, "_take_part", merge)

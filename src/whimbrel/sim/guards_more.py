@@ -208,12 +208,13 @@ def failed_backup_uncounted(engine: Engine) -> None:
             apply_backups(sender, payload)
         except ProtocolError:
             inbox = dataplane._inboxes[sender]
+            heads = dataplane.holdings.heads_of(sender)
             _, _, sequence, operations = FRAME.unpack_from(payload)
             at = FRAME.size
             for _ in range(operations):
                 length, head_length, counters, flags, counter = PREFIX.unpack_from(payload, at)
                 start = at + 8 + 8 * counters + (24 if flags else 0)
-                fragment = inbox.heads.get(payload[start : start + head_length])
+                fragment = heads.get(payload[start : start + head_length])
                 if fragment is not None and fragment.slot:
                     (counter,) = struct.unpack_from("<Q", payload, at + 8 + 8 * fragment.slot)
                 if fragment is not None:
@@ -246,7 +247,7 @@ def outlived_unheard(engine: Engine) -> None:
 
 def destroyed_refused(engine: Engine) -> None:
     """Copies that were under way when their map was destroyed are taken (D11)."""
-    replace(engine.member.dataplane, "is_destroyed", lambda *_: False)
+    replace(engine.member.dataplane.holdings, "is_destroyed", lambda *_: False)
 
 
 def vanished_pruned(engine: Engine) -> None:

@@ -188,8 +188,7 @@ def permits_without_limit(engine: Engine) -> None:
     def doubt(partition: PartitionReplica) -> None:
         role_taken(partition)
         for fragment in partition.fragments.values() if partition.index > 0 else ():
-            fragment.is_dirty = True
-            anti_entropy.mark_dirty(fragment)
+            engine.member.dataplane.doubts.mark_dirty(fragment)
 
     replace(anti_entropy, "role_taken", doubt)
 

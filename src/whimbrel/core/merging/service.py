@@ -68,6 +68,7 @@ class Merging:
         table: PartitionTable,
     ) -> None:
         self._ctx = ctx
+        self._deferred = plane.holdings.deferred
         self._registry = registry
         self._table = table
         self.target = MergeTarget(ctx, plane, maps, registry, self._answer)
@@ -225,6 +226,8 @@ class Merging:
         self.totals[leftover.name] = add_counts(before, answered.counts)
         if leftover.remaining:
             self._waiting.append(leftover)
+        else:
+            self._deferred.take(leftover.store.release())
         if self.is_active:
             self._ctx.arm(STEP_TIMER, 0)
         else:

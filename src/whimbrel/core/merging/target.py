@@ -134,7 +134,7 @@ class MergeTarget:
             self._ctx.note("split_brain.damaged", "error", map=message.name, problem=str(error))
         keys = incoming.keys_now()
         namespace = namespace_of(SERVICE, message.name)
-        is_outdated = self._plane.is_destroyed(namespace, message.generation)
+        is_outdated = self._plane.holdings.is_destroyed(namespace, message.generation)
         if is_outdated or self._registry.get(MAP_KIND, message.name) is None:
             # destroyed by the bigger part meanwhile: its data do not come back
             counts = MergeCounts(discarded=len(keys))

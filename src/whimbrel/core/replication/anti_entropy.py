@@ -28,6 +28,7 @@ from whimbrel.core.messages import (
     Vector,
     VersionsTold,
 )
+from whimbrel.core.replication.doubts import ANNOUNCE, CONFIRM, CONFIRM_US
 from whimbrel.core.replication.fragments import (
     Fragment,
     FragmentExport,
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 ROUND_US: Final = 1_000_000
 """A slice of partitions is told once in this time; everything else is looked after too."""
-CONFIRM_US: Final = 250_000
-"""A backup that has not heard a new primary's versions asks for them after this time."""
 CONFIRMS_MAX: Final = 64
 """Partitions asked for at one firing."""
 GRACE_US: Final = 2_000_000
@@ -65,10 +64,6 @@ LOG_MAX: Final = 1_000
 """Operations remembered for one namespace between a request and its first answer."""
 
 ROUND: Final = "replication.round"
-ANNOUNCE: Final = "replication.announce"
-CONFIRM: Final = "replication.confirm"
-
-Key = tuple[PartitionId, Namespace]
 
 
 class Sync:
@@ -116,14 +111,10 @@ class AntiEntropy:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._ctx = plane.ctx
-        self._dirty: dict[Key, None] = {}
-        self._unconfirmed: dict[PartitionId, None] = {}
-        self._behind: dict[Key, tuple[int, int, int]] = {}
-        """What we were told, what we had when last looked at, since when that has not changed."""
+        self._doubts = plane.doubts
+        self._holdings = plane.holdings
         self._down: dict[MemberId, None] = {}
-        self._absent: dict[Key, tuple[int, int, int]] = {}
         self._early: dict[PartitionId, tuple[MemberId, ReplicaVersions]] = {}
-        self._announce: dict[PartitionId, None] = {}
         self._syncs: dict[PartitionId, Sync] = {}
         self._serves: dict[tuple[MemberId, int], Serve] = {}
         self._tell_later: dict[MemberId, list[SyncRefused]] = {}
@@ -158,29 +149,8 @@ class AntiEntropy:
             since_us = outbox.waits_since_us()
             if since_us is not None and since_us < late_us:
                 stalled += 1
-        return len(self._dirty) + len(self._unconfirmed) + len(self._syncs) + stalled
-
-    def is_doubted(self, partition: PartitionReplica) -> bool:
-        """Whether a backup of ours is known to lack something, or may."""
-        behind = any(
-            (partition.pid, namespace) in self._behind for namespace in partition.fragments
-        )
-        return behind or any(fragment.is_dirty for fragment in partition.fragments.values())
-
-    def dirty(self) -> list[Key]:
-        """The namespaces that may lack something."""
-        return list(self._dirty)
-
-    def mark_dirty(self, fragment: Fragment) -> None:
-        """A namespace may lack something; it is asked for as soon as the guards allow."""
-        self._dirty[(fragment.partition_id, fragment.namespace)] = None
-
-    def forget(self, pid: PartitionId, namespace: Namespace) -> None:
-        """The fragment is gone, replaced, or ours to define."""
-        key = (pid, namespace)
-        self._dirty.pop(key, None)
-        self._behind.pop(key, None)
-        self._absent.pop(key, None)
+        doubts = self._doubts
+        return len(doubts.dirty) + len(doubts.unconfirmed) + len(self._syncs) + stalled
 
     def start(self) -> None:
         """Begin the periodic rounds; may be called again."""
@@ -196,44 +166,26 @@ class AntiEntropy:
         primary is the same as before: it may have been another one for a while that we missed.
         Every primary tells them when its row changes.
         """
-        pid = partition.pid
         if partition.index < 1:
-            self._confirm(partition)
+            self._doubts.confirm(partition)
         else:
-            partition.is_confirmed = False
-            self._unconfirmed[pid] = None
-            if not self._ctx.is_armed(CONFIRM):
-                self._ctx.arm(CONFIRM, CONFIRM_US)
-        early = self._early.pop(pid, None)
+            self._doubts.unconfirm(partition)
+        early = self._early.pop(partition.pid, None)
         if early is not None:
             self._told(*early)
-        self.announce(partition)
-
-    def announce(self, partition: PartitionReplica) -> None:
-        """Tell the partition's backups our versions soon, with those of other partitions."""
-        if partition.is_primary:
-            self._announce[partition.pid] = None
-            if not self._ctx.is_armed(ANNOUNCE):
-                self._ctx.arm(ANNOUNCE, 0)
+        self._doubts.announce(partition)
 
     def compare_now(self) -> None:
         """Do not wait for the turn: tell all our versions, have those of our backups confirmed."""
         for partition in self._plane.partitions:
             if partition.index < 1:
-                self.announce(partition)
+                self._doubts.announce(partition)
             else:
-                partition.is_confirmed = False
-                self._unconfirmed[partition.pid] = None
-        if self._unconfirmed and not self._ctx.is_armed(CONFIRM):
-            self._ctx.arm(CONFIRM, CONFIRM_US)
-
-    def _confirm(self, partition: PartitionReplica) -> None:
-        partition.is_confirmed = True
-        self._unconfirmed.pop(partition.pid, None)
+                self._doubts.unconfirm(partition)
 
     def cancel_partition(self, pid: PartitionId) -> None:
         """A row changed: syncs of the partition end, on both sides (facts 5.1)."""
-        self._syncs.pop(pid, None)
+        self._end(pid)
         for key, serve in list(self._serves.items()):
             if serve.partition_id == pid:
                 del self._serves[key]
@@ -244,7 +196,7 @@ class AntiEntropy:
         self._down[member] = None
         for pid, sync in list(self._syncs.items()):
             if sync.primary == member:
-                del self._syncs[pid]
+                self._end(pid)
         for key, serve in list(self._serves.items()):
             if serve.member == member:
                 del self._serves[key]
@@ -282,15 +234,16 @@ class AntiEntropy:
             self._round()
             self._ctx.arm(ROUND, ROUND_US)
         elif key == ANNOUNCE:
-            announced = list(itertools.islice(self._announce, ANNOUNCED_MAX))
+            waiting = self._doubts.announced
+            announced = list(itertools.islice(waiting, ANNOUNCED_MAX))
             for pid in announced:
-                del self._announce[pid]
+                del waiting[pid]
             self._tell(announced)
-            if self._announce:
+            if waiting:
                 self._ctx.arm(ANNOUNCE, 0)
         elif key == CONFIRM:
             self._ask_for_versions()
-            if self._unconfirmed:
+            if self._doubts.unconfirmed:
                 self._ctx.arm(CONFIRM, 2 * CONFIRM_US)
 
     def _round(self) -> None:
@@ -300,7 +253,8 @@ class AntiEntropy:
         self._settle_behind()
         self._tell(self._next_slice())
         self._look_again_for_absent()
-        for pid in list(dict.fromkeys(pid for pid, _ in self._dirty))[:ASKS_MAX]:
+        dirty = dict.fromkeys(fragment.partition_id for fragment in self._doubts.dirty)
+        for pid in list(dirty)[:ASKS_MAX]:
             self.ask(self._plane.partitions[pid])
 
     def _next_slice(self) -> list[PartitionId]:
@@ -318,7 +272,7 @@ class AntiEntropy:
         before_us = self._ctx.now_us - SYNC_CALLS_MAX * self._ctx.settings.call_timeout_us
         for pid, sync in list(self._syncs.items()):
             if sync.progress_us < before_us:
-                del self._syncs[pid]
+                self._end(pid)
                 self.counters["syncs_timed_out"] += 1
         for key, serve in list(self._serves.items()):
             if serve.progress_us < before_us:
@@ -327,30 +281,31 @@ class AntiEntropy:
     def _settle_behind(self) -> None:
         """Doubt backups that still lack what their primary had a while ago."""
         before_us = self._ctx.now_us - GRACE_US
-        for key, (told, had, since_us) in list(self._behind.items()):
-            fragment = self._plane.partitions[key[0]].fragments.get(key[1])
-            if fragment is None or fragment.value >= told:
-                del self._behind[key]
+        behind = self._doubts.behind
+        for fragment, (told, had, since_us) in list(behind.items()):
+            if fragment.value >= told:
+                del behind[fragment]
             elif fragment.value != had:
-                self._behind[key] = (told, fragment.value, self._ctx.now_us)
+                behind[fragment] = (told, fragment.value, self._ctx.now_us)
             elif since_us <= before_us:
-                del self._behind[key]
-                fragment.is_dirty = True
-                self.mark_dirty(fragment)
+                del behind[fragment]
+                self._doubts.mark_dirty(fragment)
 
     def _ask_for_versions(self) -> None:
         """Ask the primaries of unconfirmed partitions; a request without namespaces means that."""
-        for pid in list(self._unconfirmed)[:CONFIRMS_MAX]:
+        unconfirmed = self._doubts.unconfirmed
+        for pid in list(unconfirmed)[:CONFIRMS_MAX]:
             partition = self._plane.partitions[pid]
             # The next firing looks at those that did not get their turn.
-            del self._unconfirmed[pid]
-            self._unconfirmed[pid] = None
+            del unconfirmed[pid]
+            unconfirmed[pid] = None
             self._ask_primary(partition)
 
     def _look_again_for_absent(self) -> None:
         """Ask once more for what a primary left out some time ago, before it is pruned."""
         before_us = self._ctx.now_us - ABSENT_US
-        due = dict.fromkeys(pid for (pid, _), seen in self._absent.items() if seen[0] <= before_us)
+        absent = self._doubts.absent.items()
+        due = dict.fromkeys(one.partition_id for one, seen in absent if seen[0] <= before_us)
         for pid in list(due)[:CONFIRMS_MAX]:
             self._ask_primary(self._plane.partitions[pid])
 
@@ -404,9 +359,8 @@ class AntiEntropy:
             if replica.partition_version > partition.version:
                 self._early[pid] = (sender, replica)
             return
-        self._confirm(partition)
+        self._doubts.confirm(partition)
         for namespace, vector in replica.vectors.items():
-            self._absent.pop((pid, namespace), None)
             try:
                 self._compare(partition, namespace, vector)
             except SerializationError:
@@ -419,33 +373,32 @@ class AntiEntropy:
 
     def _compare(self, partition: PartitionReplica, namespace: Namespace, vector: Vector) -> None:
         """Doubt a namespace that differs; not only one that is behind (facts 5.1)."""
-        key = (partition.pid, namespace)
         slot = slot_of(partition.index)
         told = tuple(vector.counters)
         fragment = partition.fragments.get(namespace)
         if fragment is None:
             if not any(told[slot:]):
                 return
-            fragment = self._plane.new_fragment(partition.pid, namespace)
+            fragment = self._holdings.make(partition.pid, namespace)
             fragment.set_counters((0,) * len(told), slot)
-            partition.add(fragment)
+            self._holdings.hold(partition, fragment)
+        self._doubts.absent.pop(fragment, None)
         if lineage_version(vector.lineage) < lineage_version(fragment.lineage):
             return
         if fragment.lineage != vector.lineage:
-            self._plane.forget_heads()
+            self._holdings.forget_heads()
             base = tuple(vector.base)
             if not fragment.meet_lineage(vector.lineage, vector.base_lineage, base, slot):
-                self.mark_dirty(fragment)
+                self._doubts.mark_dirty(fragment)
         if fragment.is_dirty:
             return
         own = fragment.counters()
         if fragment.value < told[slot]:
             # The operations may be on their way: they use another connection than this message.
-            if key not in self._behind:
-                self._behind[key] = (told[slot], fragment.value, self._ctx.now_us)
+            now = (told[slot], fragment.value, self._ctx.now_us)
+            self._doubts.behind.setdefault(fragment, now)
         elif fragment.value == told[slot] and own[slot:] != told[slot:]:
-            fragment.is_dirty = True
-            self.mark_dirty(fragment)
+            self._doubts.mark_dirty(fragment)
 
     def _left_out(self, partition: PartitionReplica, fragment: Fragment) -> None:
         """The primary does not have this namespace; it may have begun it a moment ago.
@@ -453,15 +406,12 @@ class AntiEntropy:
         Versions and operations travel apart, so a namespace is pruned only when it was left out
         twice and no operation came in between.
         """
-        key = (partition.pid, fragment.namespace)
         now_us = self._ctx.now_us
-        seen = self._absent.get(key)
+        seen = self._doubts.absent.get(fragment)
         if seen is None or seen[1:] != (fragment.lineage, fragment.value):
-            self._absent[key] = (now_us, fragment.lineage, fragment.value)
+            self._doubts.absent[fragment] = (now_us, fragment.lineage, fragment.value)
         elif now_us - seen[0] >= ABSENT_US:
-            partition.drop(fragment.namespace)
-            self.forget(*key)
-            self._plane.forget_heads()
+            self._holdings.discard(partition, fragment.namespace)
             self.counters["namespaces_pruned"] += 1
 
     # -- the backup's side ------------------------------------------------------------------
@@ -536,14 +486,14 @@ class AntiEntropy:
                 for part in message.parts:
                     self._take_part(sync, partition, part)
             except SerializationError as error:
-                del self._syncs[sync.partition_id]
+                self._end(sync.partition_id)
                 self._postpone(sync.partition_id)
                 self._ctx.note("sync_damaged", "warning", partition=sync.partition_id,
                                problem=str(error))  # fmt: skip
                 self._ctx.send(sender, SyncAnswered(message.sync_id, message.sequence, False))
                 return
             if message.last:
-                del self._syncs[sync.partition_id]
+                self._end(sync.partition_id)
                 self.counters["syncs_completed"] += 1
                 if any(fragment.is_dirty for fragment in partition.fragments.values()):
                     self._postpone(sync.partition_id)
@@ -554,7 +504,10 @@ class AntiEntropy:
         """Fill the fragment to come; when it is complete it replaces the old one (AE-24)."""
         namespace = part.namespace
         if part.first:
-            shadow = self._plane.new_fragment(partition.pid, namespace, part)
+            former = sync.shadows.pop(namespace, None)
+            if former is not None:
+                self._holdings.free(former)
+            shadow = self._holdings.make(partition.pid, namespace, part)
             shadow.install(part.vector, sync.index)
             sync.shadows[namespace] = shadow
         found = sync.shadows.get(namespace)
@@ -566,23 +519,23 @@ class AntiEntropy:
                 self._apply_to_shadow(found, lineage, counter, operation)
         if part.last:
             del sync.shadows[namespace]
-            replaced = partition.fragments.get(namespace)
-            if not self._plane.hold(partition, found):
-                return
-            if replaced is not None and not self._plane.refills.is_serving(partition.pid):
-                replaced.store.release()
-            self.forget(partition.pid, namespace)
-            if found.is_dirty:
-                self.mark_dirty(found)
-            self._plane.forget_heads()
+            self._plane.refills.end_serving(partition.pid)
+            if self._holdings.hold(partition, found) and found.is_dirty:
+                self._doubts.mark_dirty(found)
 
     def _sync_refused(self, sender: MemberId, message: SyncRefused) -> None:
         """Not now: the permits are free at once, the request is made again later (AE-15)."""
         sync = self._syncs.get(message.partition_id)
         if sync is not None and sync.number == message.sync_id and sync.primary == sender:
-            del self._syncs[message.partition_id]
+            self._end(message.partition_id)
             self.counters["syncs_refused"] += 1
             self._postpone(message.partition_id)
+
+    def _end(self, pid: PartitionId) -> None:
+        """A request of ours is over: its permits are free, what it has not finished goes."""
+        sync = self._syncs.pop(pid, None)
+        for shadow in () if sync is None else sync.shadows.values():
+            self._holdings.free(shadow)
 
     def _postpone(self, pid: PartitionId) -> None:
         """Do not ask again at once; how long differs from member to member and from try to try.
@@ -659,7 +612,7 @@ class AntiEntropy:
             if self._free_permits() >= wanted:
                 return
             if sync.sequence == 0:
-                del self._syncs[pid]
+                self._end(pid)
                 self._postpone(pid)
 
     def _refuse(self, member: MemberId, number: int, pid: PartitionId, reason: str) -> None:

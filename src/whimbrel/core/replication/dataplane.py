@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, PartitionReleased
 from whimbrel.core.ids import (
@@ -34,8 +33,11 @@ from whimbrel.core.messages import FragmentPart, Message, TableRequested
 from whimbrel.core.model import MemberList, MigrationInfo, members_came, members_left
 from whimbrel.core.ports import Export
 from whimbrel.core.replication.anti_entropy import AntiEntropy
+from whimbrel.core.replication.deferred_free import FREE
+from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
 from whimbrel.core.replication.handover import HANDOVER, Handovers
+from whimbrel.core.replication.holdings import HEADS_MAX, Holdings
 from whimbrel.core.replication.outbox import (
     ACKS,
     AcksRead,
@@ -44,10 +46,9 @@ from whimbrel.core.replication.outbox import (
     PendingReply,
 )
 from whimbrel.core.replication.refill import REFILL, Refills
-from whimbrel.core.replication.remains import FREE, Remains
 from whimbrel.core.replication.roles import Roles
 from whimbrel.core.replication.shortage import Shortage
-from whimbrel.core.replication.vectors import ZERO, lineage_version, make_lineage, slot_of
+from whimbrel.core.replication.vectors import ZERO, lineage_version, slot_of
 from whimbrel.errors import OverloadedError, ProtocolError, SerializationError
 
 PREFIX: Final = struct.Struct("<IHBBQ")
@@ -56,8 +57,6 @@ COUNTERS: Final = tuple(struct.Struct(f"<{count}Q") for count in range(BACKUP_CO
 CLIENT_ACK_BYTES: Final = 24
 """A client's uuid and the correlation number of its request."""
 WITH_CLIENT_ACK: Final = 1
-HEADS_MAX: Final = 200_000
-"""Checked heads remembered of one sender; more than partitions times maps is a flood."""
 TABLE_REQUEST_PAUSE_US: Final = 1_000_000
 """A stale primary asks for the table at most this often."""
 
@@ -66,9 +65,6 @@ _unpack_prefix = PREFIX.unpack_from
 _unpack_acks = ACKS.unpack
 _unpack_counter = struct.Struct("<Q").unpack_from
 _unpack_correlation = struct.Struct("<q").unpack_from
-
-StoreFactory = Callable[[str], Store]
-BackupCounts = Callable[[str], tuple[int, int]]
 
 
 class DataPlane:
@@ -94,11 +90,10 @@ class DataPlane:
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        count = ctx.settings.partition_count
-        fresh = ctx.settings.stale_read_disabled
-        self.partitions = [
-            PartitionReplica(PartitionId(pid), stale_read_disabled=fresh) for pid in range(count)
-        ]
+        self.shortage = Shortage(ctx)
+        self.doubts = Doubts(ctx)
+        self.holdings = Holdings(ctx, self.shortage, self.doubts)
+        self.partitions = self.holdings.partitions
         self.reply: PendingReply | None = None
         self.ack_to = b""
         self.completed: list[PendingReply] = []
@@ -113,14 +108,7 @@ class DataPlane:
         self.outboxes: dict[MemberId, Outbox] = {}
         self._inboxes: dict[MemberId, Inbox] = {}
         self.notifications: list[tuple[bytes, int, MemberId]] = []
-        self._services: dict[str, tuple[StoreFactory, BackupCounts]] = {}
-        self._generations: dict[Namespace, int] = {}
-        """Of namespaces that were destroyed, the number of the latest destruction."""
-        self._begun: dict[Namespace, None] = {}
-        """Namespaces of which something may be held here."""
         self._table_asked_us = -TABLE_REQUEST_PAUSE_US
-        self.remains = Remains(ctx)
-        self.shortage = Shortage(ctx)
         self._congested = 0
         """Outboxes over their limit."""
         self.anti_entropy = AntiEntropy(self)
@@ -133,41 +121,6 @@ class DataPlane:
 
     # -- structures -----------------------------------------------------------------------
 
-    def register(self, service: str, factory: StoreFactory, counts: BackupCounts) -> None:
-        """Let a service keep fragments here.
-
-        Args:
-            service: The part of a namespace before the slash.
-            factory: Makes an empty store for the structure of a given name.
-            counts: (sync, async) backups of the structure of a given name.
-        """
-        self._services[service] = (factory, counts)
-
-    def new_fragment(
-        self, pid: PartitionId, namespace: Namespace, part: FragmentPart | None = None
-    ) -> Fragment:
-        """An empty fragment that nobody holds yet.
-
-        Args:
-            pid: The partition.
-            namespace: Whose it is.
-            part: The piece of the copy that it is for; None begins a fragment of today.
-
-        Raises:
-            SerializationError: No service of ours is responsible for the namespace.
-        """
-        service, _, name = namespace.partition("/")
-        known = self._services.get(service)
-        if known is None:
-            raise SerializationError(f"no service is responsible for {namespace}")
-        factory, counts = known
-        sync, asynchronous = counts(name) if part is None else part.settings
-        fragment = Fragment(pid, namespace, factory(name), sync, asynchronous)
-        today = self._generations.get(namespace, 0)
-        fragment.generation = today if part is None else part.generation
-        self._begun[namespace] = None
-        return fragment
-
     def partition(self, pid: int) -> PartitionReplica:
         """The partition with this number."""
         return self.partitions[pid]
@@ -177,63 +130,13 @@ class DataPlane:
         found = partition.fragments.get(namespace)
         if found is not None:
             return found
-        check(partition.is_primary, "only a primary begins a fragment")
-        fragment = self.new_fragment(partition.pid, namespace)
-        # A name of its own for each beginning: see vectors.make_lineage.
-        name = f"{self.ctx.id}@{self.ctx.started_us}/{self.ctx.next_number()}"
-        fragment.lineage = make_lineage(partition.version, name)
-        partition.add(fragment)
+        fragment = self.holdings.begin(partition, namespace)
         self.refresh_targets(partition)
         return fragment
 
     def fragment_store(self, partition: PartitionReplica, name: str) -> Store:
         """The store of a map in a partition of ours, made at its first write."""
         return self.fragment(partition, Namespace(f"map/{name}")).store
-
-    def hold(self, partition: PartitionReplica, fragment: Fragment) -> bool:
-        """Hold a fragment that came from elsewhere, unless its structure was destroyed meanwhile.
-
-        A copy, and a backup operation, may have been under way when its sender and we heard of
-        the destruction; what was destroyed must not come back with it.
-
-        Returns:
-            Whether it is held.
-        """
-        if self.is_destroyed(fragment.namespace, fragment.generation):
-            fragment.store.release()
-            return False
-        self.destroy(fragment.namespace, fragment.generation)
-        self._begun[fragment.namespace] = None
-        partition.add(fragment)
-        return True
-
-    def is_destroyed(self, namespace: Namespace, generation: int) -> bool:
-        """Whether what was begun after that destruction has been destroyed by a later one."""
-        return generation < self._generations.get(namespace, 0)
-
-    def destroy(self, namespace: Namespace, generation: int) -> None:
-        """Forget what a structure held before a destruction, in every partition.
-
-        Args:
-            namespace: Whose fragments and vectors go.
-            generation: The number of the destruction; what was begun after it stays.
-        """
-        if generation <= self._generations.get(namespace, 0):
-            return
-        self._generations[namespace] = generation
-        if namespace not in self._begun:
-            return
-        del self._begun[namespace]
-        for partition in self.partitions:
-            held = partition.fragments.get(namespace)
-            if held is not None:
-                partition.drop(namespace)
-                self.shortage.close_fragment(held)
-                held.store.release()
-                self.anti_entropy.forget(partition.pid, namespace)
-                self.anti_entropy.announce(partition)
-        self.shortage.forget(namespace)
-        self.forget_heads()
 
     # -- backups out ----------------------------------------------------------------------
 
@@ -465,7 +368,7 @@ class DataPlane:
     def _apply_frame(
         self, sender: MemberId, inbox: Inbox, payload: bytes, sequence: int, count: int
     ) -> None:
-        heads = inbox.heads
+        heads = self.holdings.heads_of(sender)
         size = len(payload)
         at = 24
         applied = 0
@@ -480,7 +383,7 @@ class DataPlane:
                 raise ProtocolError("a backup operation is longer than its frame")
             fragment = heads.get(payload[start:body])
             if fragment is None:
-                fragment, refused = self._admit(sender, inbox, payload[start:body])
+                fragment, refused = self._admit(sender, heads, payload[start:body])
                 if refused:
                     inbox.refuse(sequence, position)
                     at = end
@@ -503,7 +406,9 @@ class DataPlane:
             at = end
         self.counters["backups_applied"] += applied
 
-    def _admit(self, sender: MemberId, inbox: Inbox, head: bytes) -> tuple[Fragment | None, bool]:
+    def _admit(
+        self, sender: MemberId, heads: dict[bytes, Fragment], head: bytes
+    ) -> tuple[Fragment | None, bool]:
         """Check a head that is not remembered (AE-10, AE-11, decisions 5 and 6).
 
         Returns:
@@ -521,11 +426,10 @@ class DataPlane:
         if _is_stale(partition, fragment, sender, version):
             self.counters["backups_refused"] += 1
             return None, True
-        if self.is_destroyed(namespace, generation):
+        if self.holdings.is_destroyed(namespace, generation):
             return None, False  # and the write with it
-        if generation > self._generations.get(namespace, 0):
-            self.destroy(namespace, generation)
-            fragment = None
+        self.holdings.destroy(namespace, generation)
+        fragment = partition.fragments.get(namespace)
         if partition.primary != sender:
             # Our table is behind the sender's: apply, the row that follows decides what we keep.
             partition.ahead_version = max(partition.ahead_version, version)
@@ -534,19 +438,19 @@ class DataPlane:
             return None, False
         slot = slot_of(partition.index) if 0 <= partition.index <= k else k - 1
         if fragment is None:
-            fragment = self.new_fragment(partition.pid, namespace)
+            fragment = self.holdings.make(partition.pid, namespace)
             fragment.set_counters(ZERO, slot)
-            partition.add(fragment)
+            self.holdings.hold(partition, fragment)
         if fragment.backup_count != k:
             fragment.set_counters(fragment.counters(), slot)
             fragment.backup_count = k
         if fragment.lineage != lineage:
-            self.forget_heads()
+            self.holdings.forget_heads()
             if not fragment.meet_lineage(lineage, base_lineage, base, slot):
-                self.anti_entropy.mark_dirty(fragment)
-        if len(inbox.heads) >= HEADS_MAX:
-            inbox.heads.clear()
-        inbox.heads[head] = fragment
+                self.doubts.mark_dirty(fragment)
+        if len(heads) >= HEADS_MAX:
+            heads.clear()
+        heads[head] = fragment
         return fragment, False
 
     def _apply_out_of_step(
@@ -566,15 +470,9 @@ class DataPlane:
                 own = fragment.counters()
                 received = ZERO[:slot] + tuple(counters[slot:]) + own[k:]
                 fragment.set_counters(received, slot)
-                fragment.is_dirty = True
-                self.anti_entropy.mark_dirty(fragment)
+                self.doubts.mark_dirty(fragment)
         if fragment.is_dirty:
             self.anti_entropy.passed_by(fragment, counter, operation)
-
-    def forget_heads(self) -> None:
-        """Check every head anew: a row, a lineage or a fragment has changed."""
-        for inbox in self._inboxes.values():
-            inbox.heads.clear()
 
     def take_acks(self) -> list[tuple[MemberId, bytes]]:
         """The ACKS payloads owed for what was applied since the last call."""
@@ -622,6 +520,7 @@ class DataPlane:
         if outbox is not None:
             outbox.close(self.completed)
         self._inboxes.pop(member, None)
+        self.holdings.forget_sender(member)
         self.anti_entropy.member_left(member)
         self.refills.link_lost(member)
 
@@ -678,7 +577,7 @@ class DataPlane:
         if key == REFILL:
             self.refills.on_timer()
         elif key == FREE:
-            self.remains.on_timer()
+            self.holdings.deferred.on_timer()
         elif key == HANDOVER:
             self.handovers.on_timer()
         else:

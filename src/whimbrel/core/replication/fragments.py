@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from whimbrel.core.ids import (
     BACKUP_COUNT_MAX,
@@ -24,6 +24,8 @@ from whimbrel.core.ids import (
 )
 from whimbrel.core.messages import FragmentPart, Vector
 from whimbrel.core.model import MigrationInfo
+from whimbrel.core.replication.deferred_free import Freeable
+from whimbrel.core.replication.outbox import Outbox
 from whimbrel.core.replication.vectors import (
     EMPTY_VECTOR,
     NO_LINEAGE,
@@ -35,10 +37,6 @@ from whimbrel.core.replication.vectors import (
     slot_of,
 )
 from whimbrel.errors import SerializationError
-
-if TYPE_CHECKING:
-    from whimbrel.core.replication.outbox import Outbox
-
 
 NOT_SHORT = -1
 """Stands for the version since which a fragment has had too few backups: it has enough."""
@@ -85,8 +83,8 @@ class Store(Protocol):
         """This store is a backup's from now on."""
         ...
 
-    def release(self) -> None:
-        """Nobody looks at this store any more: a large one must not be freed at once."""
+    def release(self) -> Freeable | None:
+        """Be empty, and give up what is too large to be freed at once."""
         ...
 
     def restart_idleness(self, now_ms: int) -> None:
@@ -517,21 +515,19 @@ class Staging:
         self.complete: dict[Namespace, Fragment] = {}
         self.compared: dict[Namespace, FragmentPart] = {}
 
-    def release(self) -> None:
-        """The migration was rolled back: nobody looks at what has arrived."""
-        for fragment in (*self.arriving.values(), *self.complete.values()):
-            fragment.store.release()
-
     def applies_to(self, index: ReplicaIndex, version: int) -> bool:
         """Whether a row with our index and this version is what the migration leads to."""
         return index == self.index and version >= self.final_version
 
-    def take(self, part: FragmentPart, empty: Fragment) -> None:
+    def take(self, part: FragmentPart, empty: Fragment) -> Fragment | None:
         """Take in one part.
 
         Args:
             part: The part.
             empty: A new fragment of that namespace, used when the part is its first.
+
+        Returns:
+            What had arrived of the namespace before, and is to be freed.
 
         Raises:
             SerializationError: Damaged, or out of order.
@@ -539,10 +535,11 @@ class Staging:
         namespace = part.namespace
         if part.last and not part.first and not part.data and namespace not in self.arriving:
             self.compared[namespace] = part
-            return
+            return None
+        former = None
         if part.first:
+            former = self.arriving.pop(namespace, None) or self.complete.pop(namespace, None)
             self.arriving[namespace] = empty
-            self.complete.pop(namespace, None)
         fragment = self.arriving.get(namespace)
         if fragment is None:
             raise SerializationError(f"a piece of {namespace} came before its first piece")
@@ -550,6 +547,7 @@ class Staging:
         if part.last:
             fragment.install(part.vector, self.index)
             self.complete[namespace] = self.arriving.pop(namespace)
+        return former
 
 
 def in_step(fragment: Fragment | None, vector: Vector, index: int) -> bool:

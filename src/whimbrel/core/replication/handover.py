@@ -165,7 +165,7 @@ class Handovers:
             return Standing.OVERTAKEN
         is_backup = partition.index > 0 and partition.primary_since == asked.primary_since
         is_known = is_backup and partition.is_confirmed and partition.has_data
-        if is_known and not self._plane.anti_entropy.is_doubted(partition):
+        if is_known and not self._plane.doubts.is_doubted(partition):
             return Standing.IN_STEP
         return Standing.BEHIND
 

@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.replication.fragments import Fragment
 from whimbrel.errors import ProtocolError
 
 FRAME: Final = struct.Struct("<QIQI")
@@ -302,8 +301,6 @@ class Inbox:
     """What came from one sender: its stream, the next frame expected, what is owed in return.
 
     Attributes:
-        heads: Operation heads that were checked, and the fragment they lead to; the data plane
-            forgets them whenever a row, a lineage or a fragment changes.
         refusals: (sequence, position, reason) since the last ``take_acks``.
         owed: (incarnation, stream, sequence, gap flag) of acknowledgements not taken yet.
     """
@@ -312,7 +309,6 @@ class Inbox:
         "_gap_told",
         "_refused",
         "applied",
-        "heads",
         "incarnation",
         "owed",
         "refusals",
@@ -323,7 +319,6 @@ class Inbox:
         self.incarnation = 0
         self.stream = 0
         self.applied = 0
-        self.heads: dict[bytes, Fragment] = {}
         self.refusals: list[tuple[int, int, int]] = []
         self._refused: deque[tuple[int, int, int]] = deque(maxlen=REFUSALS_MAX)
         self.owed: list[tuple[int, int, int, int]] = []

@@ -75,6 +75,7 @@ class Refills:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._ctx = plane.ctx
+        self._holdings = plane.holdings
         self._lacking: dict[PartitionId, dict[MemberId, None]] = {}
         """Our rows' partitions without data, each with the members that have none either."""
         self._refills: dict[PartitionId, Refill] = {}
@@ -84,10 +85,6 @@ class Refills:
     def lacking(self) -> tuple[PartitionId, ...]:
         """Partitions in whose rows we stand without having their data, ascending."""
         return tuple(sorted(self._lacking))
-
-    def is_serving(self, pid: PartitionId) -> bool:
-        """Whether somebody is being given what we hold of a partition."""
-        return any(serve.partition_id == pid for serve in self._serves.values())
 
     # -- rows -----------------------------------------------------------------------------
 
@@ -106,10 +103,21 @@ class Refills:
 
     def _drop(self, pid: PartitionId) -> None:
         """What is under way for a partition ends, on both sides."""
-        self._refills.pop(pid, None)
+        self._end(pid)
+        self.end_serving(pid)
+
+    def _end(self, pid: PartitionId) -> None:
+        """What we have asked for ends, whole or not; what has arrived without being held goes."""
+        refill = self._refills.pop(pid, None)
+        for fragment in () if refill is None else refill.arriving.values():
+            self._holdings.free(fragment)
+
+    def end_serving(self, pid: PartitionId) -> None:
+        """What we give of a partition changes: whoever is given it asks anew."""
         for key, serve in list(self._serves.items()):
             if serve.partition_id == pid:
                 del self._serves[key]
+                self._ctx.send(key[0], RefillRefused(key[1], pid, False))
 
     def look(self, partition: PartitionReplica) -> None:
         """A returned backup is a replica like any other once it is known to be in step.
@@ -121,7 +129,7 @@ class Refills:
             return
         if self._ctx.state is ClusterState.IN_TRANSITION:
             return
-        if not self._plane.anti_entropy.is_doubted(partition):
+        if not self._plane.doubts.is_doubted(partition):
             partition.gain_data()
             self._lacking.pop(partition.pid, None)
 
@@ -157,7 +165,7 @@ class Refills:
         before_us = self._ctx.now_us - SILENT_CALLS_MAX * self._ctx.settings.call_timeout_us
         for pid, refill in list(self._refills.items()):
             if refill.progress_us < before_us:
-                del self._refills[pid]
+                self._end(pid)
         for key, serve in list(self._serves.items()):
             if serve.progress_us < before_us:
                 del self._serves[key]
@@ -172,15 +180,16 @@ class Refills:
             refill.sequence = message.sequence
             refill.progress_us = self._ctx.now_us
             if not self._take(refill, message):
-                del self._refills[message.partition_id]
+                self._end(message.partition_id)
                 self._ctx.send(sender, RefillAnswered(message.refill_id, message.sequence, False))
                 return
             if message.last:
-                del self._refills[message.partition_id]
                 partition = self._plane.partitions[message.partition_id]
                 # A change of state counts on what we said we lack: it is asked for again then.
                 if self._ctx.state is not ClusterState.IN_TRANSITION:
-                    self._finish(partition, refill.arriving, refill.index - 1)
+                    arrived, refill.arriving = refill.arriving, {}
+                    self._finish(partition, arrived, refill.index - 1)
+                self._end(message.partition_id)
         self._ctx.send(sender, RefillAnswered(message.refill_id, message.sequence, True))
 
     def _take(self, refill: Refill, message: RefillSent) -> bool:
@@ -199,8 +208,10 @@ class Refills:
     def _take_part(self, refill: Refill, pid: PartitionId, part: FragmentPart) -> None:
         namespace = part.namespace
         if part.first:
-            fresh = self._plane.new_fragment(pid, namespace, part)
-            refill.arriving[namespace] = fresh
+            former = refill.arriving.pop(namespace, None)
+            if former is not None:
+                self._holdings.free(former)
+            refill.arriving[namespace] = self._holdings.make(pid, namespace, part)
         found = refill.arriving.get(namespace)
         if found is None:
             raise SerializationError(f"a piece of {namespace} came before its first piece")
@@ -220,15 +231,14 @@ class Refills:
         plane, ctx, pid = self._plane, self._ctx, partition.pid
         del self._lacking[pid]
         for namespace in list(partition.fragments):
-            partition.drop(namespace)
-            plane.anti_entropy.forget(pid, namespace)
+            self._holdings.discard(partition, namespace)
         partition.lineage = make_lineage(partition.version, f"{ctx.id}@{ctx.started_us}")
         for fragment in fragments.values():
-            if plane.hold(partition, fragment):
+            if self._holdings.hold(partition, fragment):
                 fragment.become_primary(partition.lineage)
                 fragment.store.restart_idleness(ctx.wall_ms)
         partition.gain_data()
-        plane.forget_heads()
+        self._holdings.forget_heads()
         plane.refresh_targets(partition)
         plane.anti_entropy.role_taken(partition)
         ctx.emit(PartitionReleased(pid))
@@ -240,7 +250,7 @@ class Refills:
         refill = self._refills.get(message.partition_id)
         if refill is None or refill.number != message.refill_id or refill.member != sender:
             return
-        del self._refills[message.partition_id]
+        self._end(message.partition_id)
         if message.has_none:
             self._lacking[message.partition_id][sender] = None
             self._ctx.arm(REFILL, 0)
@@ -302,7 +312,7 @@ class Refills:
         """What was under way to or from a member may be lost: it is begun anew."""
         for pid, refill in list(self._refills.items()):
             if refill.member == member:
-                del self._refills[pid]
+                self._end(pid)
         for key in list(self._serves):
             if key[0] == member:
                 del self._serves[key]

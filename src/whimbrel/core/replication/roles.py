@@ -109,7 +109,7 @@ class Roles:
         before = self._staged.get(migration.partition_id)
         if not same_migration(before, migration):
             if before is not None:
-                before.release()
+                self._release(before)
             self._staged[migration.partition_id] = Staging(migration)
 
     def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
@@ -126,8 +126,10 @@ class Roles:
         check_parts(parts)
         partition = self._plane.partitions[pid]
         for part in parts:
-            staging.take(part, self._plane.new_fragment(pid, part.namespace, part))
-            if self._plane.is_destroyed(part.namespace, part.generation):
+            former = staging.take(part, self._plane.holdings.make(pid, part.namespace, part))
+            if former is not None:
+                self._plane.holdings.free(former)
+            if self._plane.holdings.is_destroyed(part.namespace, part.generation):
                 continue
             if staging.index == 0 and part.namespace in staging.compared:
                 held = partition.fragments.get(part.namespace)
@@ -139,7 +141,14 @@ class Roles:
         staging = self._staged.get(migration.partition_id)
         if staging is not None and same_migration(staging, migration):
             del self._staged[migration.partition_id]
-            staging.release()
+            self._release(staging)
+
+    def _release(self, staging: Staging) -> None:
+        """Nobody looks at what has arrived and is not held."""
+        for fragment in (*staging.arriving.values(), *staging.complete.values()):
+            self._plane.holdings.free(fragment)
+        staging.arriving.clear()
+        staging.complete.clear()
 
     # -- rows -----------------------------------------------------------------------------
 
@@ -153,7 +162,7 @@ class Roles:
         plane.refills.row_coming(partition, index)
         plane.shortage.close(partition)
         partition.take_row(after, version, index)
-        plane.forget_heads()
+        plane.holdings.forget_heads()
         plane.anti_entropy.cancel_partition(partition_id)
         installed = self._install(partition)
         self._drop_beyond(partition)
@@ -179,21 +188,20 @@ class Roles:
             return False
         del self._staged[partition.pid]
         plane = self._plane
-        for namespace, fragment in staging.complete.items():
-            plane.anti_entropy.forget(partition.pid, namespace)
-            plane.hold(partition, fragment)
+        for namespace in list(staging.complete):
+            plane.holdings.hold(partition, staging.complete.pop(namespace))
+        self._release(staging)
         for namespace, part in staging.compared.items():
-            if plane.is_destroyed(namespace, part.generation):
+            if plane.holdings.is_destroyed(namespace, part.generation):
                 continue
             held = partition.fragments.get(namespace)
             if held is None or held.generation != part.generation:
-                held = plane.new_fragment(partition.pid, namespace, part)
-                plane.hold(partition, held)
+                held = plane.holdings.make(partition.pid, namespace, part)
+                plane.holdings.hold(partition, held)
             if in_step(held, part.vector, held.slot + 1):
                 held.install(part.vector, partition.index)
             else:
-                held.is_dirty = True
-                plane.anti_entropy.mark_dirty(held)
+                plane.doubts.mark_dirty(held)
         return True
 
     def _drop_beyond(self, partition: PartitionReplica) -> None:
@@ -201,16 +209,14 @@ class Roles:
         index = partition.index
         for namespace, fragment in list(partition.fragments.items()):
             if index == NO_INDEX or fragment.backup_count < index:
-                partition.drop(namespace)
-                fragment.store.release()
-                self._plane.anti_entropy.forget(partition.pid, namespace)
+                self._plane.holdings.discard(partition, namespace)
 
     def _take_over(self, partition: PartitionReplica, *, promoted: bool) -> None:
         """We are the primary now: count under a lineage of our own (decision 6)."""
         partition.lineage = take_over_lineage(partition.version, self._ctx.id)
-        for namespace, fragment in partition.fragments.items():
+        for fragment in partition.fragments.values():
             fragment.become_primary(partition.lineage)
-            self._plane.anti_entropy.forget(partition.pid, namespace)
+            self._plane.doubts.forget(fragment)
             if promoted:
                 fragment.store.restart_idleness(self._ctx.wall_ms)
 

@@ -82,13 +82,13 @@ class MapService:
         self._ctx = plane.ctx
         self._limits: dict[str, tuple[int, int]] = {}
         self._sweep_at = 0
-        plane.register(SERVICE, self._new_store, self._backup_counts)
+        plane.holdings.register(SERVICE, self._new_store, self._backup_counts)
 
     def _new_store(self, name: str) -> MapStore:
         """An empty store; one that counts reads where the merge policy compares them."""
         if self._ctx.settings.map_settings(name).merge_policy == "HigherHits":
-            return CountingMapStore(self.plane.remains.bury)
-        return MapStore(self.plane.remains.bury)
+            return CountingMapStore(self.plane.holdings.deferred.take)
+        return MapStore(self.plane.holdings.deferred.take)
 
     def _backup_counts(self, name: str) -> tuple[int, int]:
         settings = self._ctx.settings.map_settings(name)
@@ -423,7 +423,7 @@ class MapService:
 
     def destroy(self, name: str, generation: int) -> None:
         """Forget what a map held on this member before its destruction of this number."""
-        self.plane.destroy(namespace_of(SERVICE, name), generation)
+        self.plane.holdings.destroy(namespace_of(SERVICE, name), generation)
         self._limits.pop(name, None)
 
     # -- expiry ---------------------------------------------------------------------------

@@ -18,7 +18,8 @@ import heapq
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 from zlib import crc32
 
 from whimbrel.core.structures.record import (
@@ -58,10 +59,8 @@ CHUNK_ENTRIES_MAX = 2_000
 SCAN_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of keys and values after which a chunk of a scan ends, however few entries it has: an
 answer must fit into a message whatever the size of the values."""
-BURIED_MIN = 4_000
+FREED_AT_ONCE_MAX = 4_000
 """A store with more entries than this is not freed in one step."""
-Bury = Callable[[Iterable[dict[bytes, bytes]]], None]
-"""Takes dictionaries that nobody looks at any more."""
 SCAN_END = -1
 """The cursor after the last chunk."""
 SCAN_IDLE_MS = 60_000
@@ -76,6 +75,30 @@ _unpack_operation = OPERATION.unpack_from
 _CLEAR_OPERATION = OPERATION.pack(CLEAR, 0)
 
 
+class GivenUp:
+    """The entries of a store that was dropped or cleared, until they are freed."""
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, *tables: dict[bytes, Any]) -> None:
+        self._tables = [table for table in tables if table]
+
+    def __len__(self) -> int:
+        """Entries that are still to be freed, those beside the records counted, too."""
+        return sum(map(len, self._tables))
+
+    def free_some(self, entries_max: int, bytes_max: int) -> int:
+        """See ``deferred_free.Freeable``."""
+        size = 0
+        while self._tables and entries_max > 0 and size < bytes_max:
+            _, value = self._tables[0].popitem()
+            size += len(value) if isinstance(value, bytes) else 0
+            entries_max -= 1
+            if not self._tables[0]:
+                del self._tables[0]
+        return size
+
+
 class MapStore:
     """A dictionary of packed records with expiry, scans, chunks and byte accounting.
 
@@ -86,8 +109,8 @@ class MapStore:
     """
 
     __slots__ = (
-        "_bury",
         "_changes",
+        "_free",
         "_hashes",
         "_heap",
         "_scan_at_ms",
@@ -99,14 +122,13 @@ class MapStore:
         "timings",
     )
 
-    def __init__(self, bury: Bury | None = None) -> None:
+    def __init__(self, free: Callable[[GivenUp], None] | None = None) -> None:
         """An empty store.
 
         Args:
-            bury: Takes the dictionaries that a large store gives up; without it they are freed
-                at once.
+            free: Takes what ``clear`` leaves of a large store; without it that is freed at once.
         """
-        self._bury = bury
+        self._free = free
         self.records: dict[bytes, bytes] = {}
         self.timings: dict[bytes, bytes] = {}
         self.bytes_used = 0
@@ -280,24 +302,26 @@ class MapStore:
 
     def clear(self) -> bytes:
         """Remove everything; the backup operation."""
-        self.release()
-        self.records.clear()
-        self.timings.clear()
-        self._hashes.clear()
+        given = self.release()
+        if given is not None and self._free is not None:
+            self._free(given)
+        return _CLEAR_OPERATION
+
+    def release(self) -> GivenUp | None:
+        """Be empty; the entries of a large store, to be freed bit by bit."""
+        given = None
+        if len(self.records) > FREED_AT_ONCE_MAX:
+            given = GivenUp(*self._tables())
+        self.records, self.timings, self._hashes = {}, {}, {}
         self.bytes_used = 0
         self._heap = None
         self._changes += 1
         self._forget_scan()
-        return _CLEAR_OPERATION
+        return given
 
-    def release(self) -> None:
-        """Give up the entries of a large store, to be freed bit by bit; a small one keeps them."""
-        if self._bury is not None and len(self.records) > BURIED_MIN:
-            tables = (self.records, self.timings, self._hashes)
-            self.records, self.timings, self._hashes = {}, {}, {}
-            self.bytes_used = 0
-            self._heap = None
-            self._bury(tables)
+    def _tables(self) -> tuple[dict[bytes, Any], ...]:
+        """What grows with the number of entries."""
+        return self.records, self.timings, self._hashes
 
     def _set_beside(self, key: bytes, timing: bytes, key_hash: bytes) -> None:
         """Keep what the ordinary entry does not have; an empty timing takes the limits away."""

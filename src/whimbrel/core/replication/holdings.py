@@ -1,0 +1,173 @@
+"""The fragments of one member: made, held, discarded and freed here and nowhere else.
+
+A fragment that is held stands in its partition; with one that goes, everything that was known of it
+goes, and a large store is freed in pieces whichever way it went. What was destroyed is remembered
+by its number, so that no late copy brings it back (D11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from whimbrel.core.check import check
+from whimbrel.core.context import Context
+from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.messages import FragmentPart
+from whimbrel.core.replication.deferred_free import DeferredFree
+from whimbrel.core.replication.doubts import Doubts
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
+from whimbrel.core.replication.shortage import Shortage
+from whimbrel.core.replication.vectors import make_lineage
+from whimbrel.errors import SerializationError
+
+HEADS_MAX: Final = 200_000
+"""Checked heads remembered of one sender; more than partitions times maps is a flood."""
+
+StoreFactory = Callable[[str], Store]
+BackupCounts = Callable[[str], tuple[int, int]]
+
+
+class Holdings:
+    """The only owner of fragments.
+
+    Attributes:
+        partitions: By partition id.
+        deferred: What is freed in pieces; stores give it what a ``clear`` leaves behind.
+    """
+
+    def __init__(self, ctx: Context, shortage: Shortage, doubts: Doubts) -> None:
+        fresh = ctx.settings.stale_read_disabled
+        self._ctx = ctx
+        self._shortage = shortage
+        self._doubts = doubts
+        self.partitions = [
+            PartitionReplica(PartitionId(pid), stale_read_disabled=fresh)
+            for pid in range(ctx.settings.partition_count)
+        ]
+        self.deferred = DeferredFree(ctx)
+        self._services: dict[str, tuple[StoreFactory, BackupCounts]] = {}
+        self._generations: dict[Namespace, int] = {}
+        """Of namespaces that were destroyed, the number of the latest destruction."""
+        self._begun: dict[Namespace, None] = {}
+        """Namespaces of which something may be held here."""
+        self._heads: dict[MemberId, dict[bytes, Fragment]] = {}
+
+    def register(self, service: str, factory: StoreFactory, counts: BackupCounts) -> None:
+        """Let a service keep fragments here.
+
+        Args:
+            service: The part of a namespace before the slash.
+            factory: Makes an empty store for the structure of a given name.
+            counts: (sync, async) backups of the structure of a given name.
+        """
+        self._services[service] = (factory, counts)
+
+    # -- fragments ------------------------------------------------------------------------
+
+    def make(
+        self, pid: PartitionId, namespace: Namespace, part: FragmentPart | None = None
+    ) -> Fragment:
+        """An empty fragment that nobody holds yet.
+
+        Args:
+            pid: The partition.
+            namespace: Whose it is.
+            part: The piece of the copy that it is for; None makes a fragment of today.
+
+        Raises:
+            SerializationError: No service of ours is responsible for the namespace.
+        """
+        service, _, name = namespace.partition("/")
+        known = self._services.get(service)
+        if known is None:
+            raise SerializationError(f"no service is responsible for {namespace}")
+        factory, counts = known
+        sync, asynchronous = counts(name) if part is None else part.settings
+        fragment = Fragment(pid, namespace, factory(name), sync, asynchronous)
+        today = self._generations.get(namespace, 0)
+        fragment.generation = today if part is None else part.generation
+        return fragment
+
+    def begin(self, partition: PartitionReplica, namespace: Namespace) -> Fragment:
+        """A fragment of ours as primary, counted from zero and held."""
+        check(partition.is_primary, "only a primary begins a fragment")
+        fragment = self.make(partition.pid, namespace)
+        # A name of its own for each beginning: see vectors.make_lineage.
+        name = f"{self._ctx.id}@{self._ctx.started_us}/{self._ctx.next_number()}"
+        fragment.lineage = make_lineage(partition.version, name)
+        self.hold(partition, fragment)
+        return fragment
+
+    def hold(self, partition: PartitionReplica, fragment: Fragment) -> bool:
+        """Hold a fragment, in place of the one of its namespace, unless it was destroyed meanwhile.
+
+        A copy, and a backup operation, may have been under way when its sender and we heard of
+        the destruction; what was destroyed must not come back with it.
+
+        Returns:
+            Whether it is held; if not it is freed.
+        """
+        namespace = fragment.namespace
+        if self.is_destroyed(namespace, fragment.generation):
+            self.free(fragment)
+            return False
+        self.destroy(namespace, fragment.generation)
+        self._begun[namespace] = None
+        self.discard(partition, namespace)
+        partition.add(fragment)
+        return True
+
+    def discard(self, partition: PartitionReplica, namespace: Namespace) -> None:
+        """Hold a fragment no longer; its vector (bug 34) and all that is noted of it go, too."""
+        fragment = partition.drop(namespace)
+        if fragment is not None:
+            self._shortage.close_fragment(fragment)
+            self._doubts.forget(fragment)
+            self.forget_heads()
+            self.free(fragment)
+
+    def free(self, fragment: Fragment) -> None:
+        """Give back the memory of a fragment that nobody holds."""
+        self.deferred.take(fragment.store.release())
+
+    def is_destroyed(self, namespace: Namespace, generation: int) -> bool:
+        """Whether what was begun after that destruction has been destroyed by a later one."""
+        return generation < self._generations.get(namespace, 0)
+
+    def destroy(self, namespace: Namespace, generation: int) -> None:
+        """Discard what a structure held before a destruction, in every partition.
+
+        Args:
+            namespace: Whose fragments and vectors go.
+            generation: The number of the destruction; what was begun after it stays.
+        """
+        if generation <= self._generations.get(namespace, 0):
+            return
+        self._generations[namespace] = generation
+        if namespace not in self._begun:
+            return
+        del self._begun[namespace]
+        for partition in self.partitions:
+            if namespace in partition.fragments:
+                self.discard(partition, namespace)
+                self._doubts.announce(partition)
+        self._shortage.forget(namespace)
+
+    # -- heads ----------------------------------------------------------------------------
+
+    def heads_of(self, sender: MemberId) -> dict[bytes, Fragment]:
+        """The heads of a member's backup operations that were checked, and where they lead to.
+
+        Valid until a row, a lineage or a fragment changes.
+        """
+        return self._heads.setdefault(sender, {})
+
+    def forget_heads(self) -> None:
+        """Check every head anew: a row, a lineage or a fragment has changed."""
+        for heads in self._heads.values():
+            heads.clear()
+
+    def forget_sender(self, member: MemberId) -> None:
+        """The member is off the list."""
+        self._heads.pop(member, None)
