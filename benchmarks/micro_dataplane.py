@@ -41,7 +41,7 @@ def member(name: str, members: MemberList) -> tuple[DataPlane, MapService]:
     row: Row = (MemberId("a"), MemberId("b"), None, None, None, None, None)
     empty: Row = (None,) * 7
     for pid in range(PARTITIONS):
-        plane.row_changed(PartitionId(pid), empty, row, 2)
+        plane.roles.row_changed(PartitionId(pid), empty, row, 2)
     ctx.effects.clear()
     return plane, maps
 
@@ -80,8 +80,7 @@ def replication(report: dict[str, float]) -> None:
         frames.clear()
         for start in range(0, ENTRIES, BATCH):
             for number in range(start, min(start + BATCH, ENTRIES)):
-                primary.reply = PendingReply()
-                maps.set(places[number], "flights", keys[number], VALUE)
+                maps.set(places[number], "flights", keys[number], VALUE, PendingReply())
             frames.extend(payload for _, payload in primary.take_backups())
         return ENTRIES
 

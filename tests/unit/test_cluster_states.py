@@ -397,11 +397,11 @@ def test_active_before_the_data_are_back(trio: Pump) -> None:
     back = revive(trio, trio.nodes[2])
     trio.run_until(lambda: back.joined, 20)
     trio.run(3)
-    assert back.engine.member.dataplane.seats_without_data()
+    assert back.engine.member.dataplane.roles.seats_without_data()
     set_state(trio, ACTIVE)
     mend()
     trio.run_until(lambda: is_safe(trio), 40)
-    assert not back.engine.member.dataplane.seats_without_data()
+    assert not back.engine.member.dataplane.roles.seats_without_data()
     assert master_of(trio).engine.member.migrations.partitions_lost == 0
     verify(client, data)
     assert copies(trio, "b1") == [2] * 7

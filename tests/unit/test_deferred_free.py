@@ -63,7 +63,7 @@ def test_a_large_fragment_that_is_cleared_is_empty_at_once_and_freed_in_steps() 
     """
     net = filled(LARGE)
     plane = net["a"].plane
-    net["a"].maps.clear(plane.partitions[0], "m")
+    net["a"].maps.clear(plane.partitions[0], "m", None)
     net.put("m", 1, "again")
     left = freeing_steps(net, "a")
     assert left[0] == LARGE
@@ -125,7 +125,7 @@ def test_an_empty_fragment_is_one_part() -> None:
     """A fragment whose entries are all gone still tells its vector."""
     net = filled(1)
     fragment = net["a"].plane.partitions[0].maps["m"]
-    net["a"].maps.clear(net["a"].plane.partitions[0], "m")
+    net["a"].maps.clear(net["a"].plane.partitions[0], "m", None)
     parts, last = FragmentExport([fragment]).next_parts(100)
     assert last
     assert [(part.first, part.last, part.data) for part in parts] == [(True, True, b"")]

@@ -158,23 +158,23 @@ def test_what_a_migration_had_brought(way: str, given: list[int]) -> None:
     net = filled("a")
     target = net["c"]
     parts = exported(net)
-    target.plane.begin_destination(COPY)
-    target.plane.ingest(COPY, parts[:-1] if way == "not whole" else parts)
+    target.plane.roles.begin_destination(COPY)
+    target.plane.roles.ingest(COPY, parts[:-1] if way == "not whole" else parts)
 
     if way == "rolled back":
-        target.plane.rollback_destination(COPY)
+        target.plane.roles.rollback_destination(COPY)
     elif way == "begun anew":
-        target.plane.begin_destination(msgspec.structs.replace(COPY, id="another"))
+        target.plane.roles.begin_destination(msgspec.structs.replace(COPY, id="another"))
     elif way == "not whole":
         net.set_row(0, "ac", 6, only="c")
     else:
-        target.plane.ingest(COPY, parts[:1])
+        target.plane.roles.ingest(COPY, parts[:1])
     assert sum(given) > FEW
 
 
 def exported(net: Net) -> list[FragmentPart]:
     """All parts of what a copy needs."""
-    export, last = net["a"].plane.open_export(COPY), False
+    export, last = net["a"].plane.roles.open_export(COPY), False
     parts: list[FragmentPart] = []
     while not last:
         more, last = export.next_parts(400)

@@ -155,7 +155,7 @@ def test_writes_during_a_sync_are_not_lost() -> None:
             chunks[0] += 1
             for step in range(3):
                 net.put("m", (17 * chunks[0] + step) % 90, f"meanwhile {chunks[0]}")
-            host.maps.remove(partition, "m", key((29 * chunks[0]) % 60))
+            host.maps.remove(partition, "m", key((29 * chunks[0]) % 60), None)
         return False
 
     net.drop = write_meanwhile
@@ -177,7 +177,7 @@ def test_clearing_during_a_sync() -> None:
     def clear_meanwhile(sender: MemberId, target: MemberId, what: object) -> bool:
         if isinstance(what, SyncSent) and what.sequence == 3 and not cleared[0]:
             cleared[0] = True
-            host.maps.clear(host.plane.partitions[0], "m")
+            host.maps.clear(host.plane.partitions[0], "m", None)
             net.put("m", 5, "after the clear")
         return False
 
@@ -393,7 +393,7 @@ def test_versions_that_overtake_operations_cause_no_sync() -> None:
     net.drop = lambda sender, target, what: isinstance(what, bytes)
     for name in ("m", "begun"):
         net.put(name, 1, "slow")
-        net["a"].plane.take_backups()
+        net["a"].plane.outgoing.take_backups()
     net["a"].plane.link_lost(MemberId("b"))
     net["a"].plane.link_restored(MemberId("b"))
     told = net["a"].plane.anti_entropy
@@ -518,7 +518,7 @@ def test_losing_most_backups_ends_in_equal_data_and_full_permits(
         net.check_equal(pid, rows[pid], "m")
     for host in net.hosts.values():
         assert permits(host.plane) == 0 and host.plane.unsettled() == 0
-        assert all(not outbox.frames for outbox in host.plane.outboxes.values())
+        assert all(not outbox.frames for outbox in host.plane.outgoing.outboxes.values())
 
 
 def test_a_member_that_left_is_remembered_nowhere() -> None:

@@ -139,11 +139,11 @@ def test_a_generation_below_zero_is_refused() -> None:
     """Goal: no member's nonsense is taken. Method: a part that no primary makes."""
     net = two()
     moving = migration(MigrationKind.COPY, "c", 2, new=1)
-    net["c"].plane.begin_destination(moving)
-    parts, _ = net["a"].plane.open_export(moving).next_parts(1_000)
+    net["c"].plane.roles.begin_destination(moving)
+    parts, _ = net["a"].plane.roles.open_export(moving).next_parts(1_000)
     bad = msgspec.structs.replace(parts[0], generation=-1)
     with pytest.raises(SerializationError, match="generation"):
-        net["c"].plane.ingest(moving, (bad,))
+        net["c"].plane.roles.ingest(moving, (bad,))
 
 
 def test_hearing_of_a_destruction_twice_changes_nothing() -> None:
@@ -184,7 +184,7 @@ def test_what_is_compared_is_begun_anew_where_the_destruction_was_not_heard_of()
         net.put("b2", number, "old")
     net.pump()
     net["a"].maps.destroy("b2", 5)
-    net["a"].plane.fragment(net["a"].plane.partitions[0], Namespace("map/b2"))
+    net["a"].plane.holdings.begin(net["a"].plane.partitions[0], Namespace("map/b2"))
     up = migration(MigrationKind.SHIFT_UP, "c", 2, new=1, current=2)
     net.migrate(up, "a")
     net.set_row(0, "ac", 4)

@@ -12,6 +12,7 @@ from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages import SyncRequested, SyncSent, VersionsTold
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures.map_service import EVICTED
 from whimbrel.errors import ProtocolError, SerializationError
 from whimbrel.wire.links import decode_message, encode_message
 
@@ -60,8 +61,8 @@ def test_an_operation_that_fails_does_not_advance_the_vector() -> None:
     net.put("m", 1, "first")
     net.pump()
     net.put("m", 2, "second")
-    ((_, payload),) = net["a"].plane.take_backups()
-    backup = net["b"].plane
+    ((_, payload),) = net["a"].plane.outgoing.take_backups()
+    backup = net["b"].plane.incoming
     with pytest.raises(ProtocolError):
         backup.apply_backups(MemberId("a"), payload[:-3])
     assert net["b"].fragment(0, "m").value == 1 and not backup.take_acks()
@@ -157,26 +158,27 @@ def test_the_namespaces_of_a_replica_index(new: int, travel: list[str]) -> None:
     for name in ("b0", "m", "b2"):
         net.put(name, 1, "x")
     net.pump()
-    export = net["a"].plane.open_export(migration(MigrationKind.COPY, "c", 2, new=new))
+    export = net["a"].plane.roles.open_export(migration(MigrationKind.COPY, "c", 2, new=new))
     parts, last = export.next_parts(1_000_000)
     assert last and [part.namespace for part in parts] == [f"map/{name}" for name in travel]
 
 
 CHANGES: dict[str, Callable[[Host], object]] = {
-    "put": lambda host: host.maps.put(host.plane.partitions[0], "m", key(1), value("new")),
-    "set": lambda host: host.maps.set(host.plane.partitions[0], "m", key(1), value("new")),
+    "put": lambda host: host.maps.put(host.plane.partitions[0], "m", key(1), value("new"), None),
+    "set": lambda host: host.maps.set(host.plane.partitions[0], "m", key(1), value("new"), None),
     "put_if_absent": lambda host: host.maps.put_if_absent(
-        host.plane.partitions[0], "m", key(5), value("new")
+        host.plane.partitions[0], "m", key(5), value("new"), None
     ),
-    "replace": lambda host: host.maps.replace(host.plane.partitions[0], "m", key(1), value("y")),
-    "remove": lambda host: host.maps.remove(host.plane.partitions[0], "m", key(1)),
-    "delete": lambda host: host.maps.delete(host.plane.partitions[0], "m", key(1)),
-    "evict": lambda host: host.maps.evict(host.plane.partitions[0], "m", key(1)),
-    "set_ttl": lambda host: host.maps.set_ttl(host.plane.partitions[0], "m", key(1), 60_000),
+    "replace": lambda host: host.maps.replace(
+        host.plane.partitions[0], "m", key(1), value("y"), None
+    ),
+    "remove": lambda host: host.maps.remove(host.plane.partitions[0], "m", key(1), None),
+    "evict": lambda host: host.maps.remove(host.plane.partitions[0], "m", key(1), None, EVICTED),
+    "set_ttl": lambda host: host.maps.set_ttl(host.plane.partitions[0], "m", key(1), 60_000, None),
     "put_all": lambda host: host.maps.put_all(
-        host.plane.partitions[0], "m", [(key(8), value("8"))]
+        host.plane.partitions[0], "m", [(key(8), value("8"))], None
     ),
-    "clear": lambda host: host.maps.clear(host.plane.partitions[0], "m"),
+    "clear": lambda host: host.maps.clear(host.plane.partitions[0], "m", None),
 }
 
 

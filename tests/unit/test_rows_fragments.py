@@ -52,7 +52,7 @@ def test_the_state_of_a_fragment_crosses_the_wire() -> None:
 
 def exported(net: Net, bytes_max: int) -> list[tuple[FragmentPart, ...]]:
     """All that an export of partition 0 hands out, message by message."""
-    export = net["a"].plane.open_export(MOVE)
+    export = net["a"].plane.roles.open_export(MOVE)
     messages: list[tuple[FragmentPart, ...]] = []
     last = False
     while not last:
@@ -118,7 +118,7 @@ def test_comparisons_travel_within_the_same_bounds() -> None:
         net.put(f"map{number}", 0, "")
     net.pump()
     step = migration(MigrationKind.SHIFT_UP, "b", 5, new=0, current=1)
-    export = net["a"].plane.open_export(step)
+    export = net["a"].plane.roles.open_export(step)
     sizes, last = [], False
     while not last:
         parts, last = export.next_parts(262_144)
@@ -136,9 +136,9 @@ def test_a_chunk_ends_after_so_many_entries() -> None:
     messages = exported(net, 10_000_000)
     assert len(messages) == 3
     target = net["c"].plane
-    target.begin_destination(MOVE)
+    target.roles.begin_destination(MOVE)
     for parts in messages:
-        target.ingest(MOVE, parts)
+        target.roles.ingest(MOVE, parts)
     net.set_row(0, "c", 6)
     assert len(net["c"].content(0, "m")) == 2 * CHUNK_ENTRIES_MAX + 10
 
@@ -159,7 +159,7 @@ class Stopwatch:
 
 def copy_in_steps(net: Net, watch: Stopwatch) -> None:
     """Move the entries of partition 0 from a to c, message by message."""
-    export = net["a"].plane.open_export(MOVE)
+    export = net["a"].plane.roles.open_export(MOVE)
     sequence, last = 0, False
     while not last:
         sequence += 1
@@ -170,7 +170,7 @@ def copy_in_steps(net: Net, watch: Stopwatch) -> None:
         with watch.of("receive"):
             message = decode_message(payload)
             assert isinstance(message, FragmentSent)
-            net["c"].plane.ingest(MOVE, message.parts)
+            net["c"].plane.roles.ingest(MOVE, message.parts)
 
 
 def steps_of_a_large_migration() -> dict[str, list[float]]:
@@ -183,8 +183,8 @@ def steps_of_a_large_migration() -> dict[str, list[float]]:
     net.pump()
     watch = Stopwatch()
     with watch.of("begin"):
-        net["a"].plane.begin_source(MOVE)
-    net["c"].plane.begin_destination(MOVE)
+        net["a"].plane.roles.begin_source(MOVE)
+    net["c"].plane.roles.begin_destination(MOVE)
     copy_in_steps(net, watch)
     with watch.of("commit at the destination"):
         net.set_row(0, "c", 6, only="c")

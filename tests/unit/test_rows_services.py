@@ -105,7 +105,7 @@ def test_a_rolled_back_destination_keeps_what_its_old_index_needs(current: int) 
     new = 6 if current < 0 else current - 1
     info = migration(MigrationKind.MOVE, "h", 7, new=new, current=current)
     net.migrate(info, row[0])
-    net["h"].plane.rollback_destination(info)
+    net["h"].plane.roles.rollback_destination(info)
     net.set_row(0, row, 30)
     assert kept(net, "h") == [count for count in range(7) if 0 <= current <= count]
     held = net["h"].plane.partitions[0].maps

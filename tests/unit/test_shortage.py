@@ -221,7 +221,7 @@ def test_writes_are_admitted_when_their_backups_are_there(alone: tuple[Pump, Cli
     """
     pump, client = alone
     plane = pump.nodes[0].engine.member.dataplane
-    assert plane.must_ask == 7
+    assert plane.outgoing.must_ask == 7
     with pytest.raises(Error):
         put(client, 1, "x", "kept")
     entries = [(to_data(f"key {number}"), VALUE) for number in range(3)]
@@ -241,7 +241,7 @@ def test_writes_are_admitted_when_their_backups_are_there(alone: tuple[Pump, Cli
     client.call("Client.createProxy", name="twice", service_name="hz:impl:mapService")
     pump.run_until(lambda: not unsafe(pump), 30)
     put(client, 1, "x", "twice")
-    assert [node.engine.member.dataplane.must_ask for node in pump.nodes] == [0, 0, 0]
+    assert [node.engine.member.dataplane.outgoing.must_ask for node in pump.nodes] == [0, 0, 0]
     pump.kill(pump.nodes[2])
     pump.run(10)
     with pytest.raises(Error):

@@ -82,7 +82,7 @@ class Member:
         self.membership = Membership(self.ctx)
         self.dataplane = DataPlane(self.ctx)
         self.entry_counts = EntryCounts(self.ctx, self.dataplane.partitions)
-        self.migrations = Migrations(self.ctx, self.dataplane)
+        self.migrations = Migrations(self.ctx, self.dataplane.roles)
         self.registry = Registry(self.ctx)
         self.maps = MapService(self.dataplane)
         self.merging = Merging(

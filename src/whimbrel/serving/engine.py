@@ -120,7 +120,7 @@ class Engine:
         if self.member.is_expelled:
             return
         if kind == BACKUPS:
-            self._dataplane.apply_backups(peer, payload)
+            self._dataplane.incoming.apply_backups(peer, payload)
         elif kind == ACKS:
             self._dataplane.apply_acks(peer, payload)
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.replication.fragments import PartitionReplica
+from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.errors import OverloadedError
 from whimbrel.serving.handlers_client import answer, check_name
 from whimbrel.serving.listeners import CLEAR_ALL, EVICT_ALL, Listener, MapEvent
@@ -136,7 +137,7 @@ class WholeMapHandlers:
     def _share_evict_all(
         self, name: str, _: bytes, pids: Sequence[PartitionId], done: Callable[[Share], None]
     ) -> None:
-        self._write_share(self._maps.evict_all, name, pids, done)
+        self._write_share(self._maps.clear, name, pids, done)
 
     def _replicas(self, pids: Sequence[PartitionId]) -> list[PartitionReplica]:
         partitions = self._dataplane.partitions
@@ -144,7 +145,7 @@ class WholeMapHandlers:
 
     def _write_share(
         self,
-        write: Callable[[PartitionReplica, str], int],
+        write: Callable[[PartitionReplica, str, PendingReply], int],
         name: str,
         pids: Sequence[PartitionId],
         done: Callable[[Share], None],
@@ -165,14 +166,13 @@ class WholeMapHandlers:
         for replica in self._replicas(pids):
             if not (replica.writable and admits(replica, name)):
                 continue
-            reply = self._dataplane.reply = group.reply()
+            reply = group.reply()
             try:
-                share.count += write(replica, name)
+                share.count += write(replica, name, reply)
             except OverloadedError:
                 continue
             share.partitions.append(replica.pid)
             group.expect(reply)
-        self._dataplane.reply = None
         share.has_acted = share.count > 0
         group.close()
 

@@ -205,13 +205,7 @@ class Server:
                 self.only_read = False
                 self._wait_or_refuse(origin, partition, message, hops)
         except GridError as error:
-            self._end_write()
             self.refuse(origin, message[5], error)
-
-    def _end_write(self) -> None:
-        """A write has failed half-way: later changes have nothing to do with its reply."""
-        self.dataplane.reply = None
-        self.dataplane.ack_to = b""
 
     def _dispatch_other(self, origin: Origin, message: RawMessage) -> None:
         run = self.connection_operations.get(message[4])
@@ -252,7 +246,6 @@ class Server:
                 operation.count += 1
                 operation.run(origin, partition, parse_message(request.data))
         except GridError as error:
-            self._end_write()
             self.refuse(origin, request.correlation, error)
 
     def _wait_or_refuse(
@@ -424,7 +417,7 @@ class Server:
     def flush(self) -> None:
         """Turn what a step has produced into outputs: replies, events, backups, their answers."""
         dataplane = self.dataplane
-        if dataplane.completed:
+        if dataplane.outgoing.completed:
             self._take_completed()
         if self.maps.events:
             self._take_events()
@@ -432,7 +425,7 @@ class Server:
         if grid.fresh or grid.for_shell or (views.table_dirty and views.listeners):
             grid.flush()
             views.flush()
-        if dataplane.notifications:
+        if dataplane.incoming.notifications:
             self._take_notifications()
         outputs = self.outputs
         dirty = self.dirty
@@ -443,11 +436,11 @@ class Server:
                     self.flush_origin(origin)
                 else:
                     origin.dirty = False
-        if dataplane.has_backups:
-            for member, payload in dataplane.take_backups():
+        if dataplane.outgoing.has_backups:
+            for member, payload in dataplane.outgoing.take_backups():
                 outputs.append(ToPeer(member, BULK, BACKUPS, payload))
-        if dataplane.owes_acks:
-            for member, payload in dataplane.take_acks():
+        if dataplane.incoming.owes_acks:
+            for member, payload in dataplane.incoming.take_acks():
                 outputs.append(ToPeer(member, BULK, ACKS, payload))
 
     def flush_origin(self, origin: Origin) -> None:
@@ -466,8 +459,8 @@ class Server:
 
     def _take_completed(self) -> None:
         """Send the replies whose backups are there; tell what became of the others."""
-        completed = self.dataplane.completed
-        self.dataplane.completed = []
+        completed = self.dataplane.outgoing.completed
+        self.dataplane.outgoing.completed = []
         for reply in completed:
             owner, payload = reply.owner, reply.payload
             if isinstance(owner, Origin):
@@ -507,7 +500,7 @@ class Server:
     def _take_notifications(self) -> None:
         """Tell clients whose calls we have backed up; those not connected here by the primary."""
         notices: dict[MemberId, list[bytes]] = {}
-        for client_id, correlation, primary in self.dataplane.take_notifications():
+        for client_id, correlation, primary in self.dataplane.incoming.take_notifications():
             if not self._tell_backup_done(client_id, correlation):
                 notice = _BACKUP_NOTICE.pack(client_id, correlation)
                 notices.setdefault(primary, []).append(notice)

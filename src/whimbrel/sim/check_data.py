@@ -261,7 +261,7 @@ class ReplicasEqual(Checker):
 
     @staticmethod
     def _is_on_its_way(primary: Host, backup: Host) -> bool:
-        outbox = member_of(primary).dataplane.outboxes.get(backup.info.id)
+        outbox = member_of(primary).dataplane.outgoing.outboxes.get(backup.info.id)
         return outbox is not None and bool(outbox.operations or outbox.in_flight)
 
 
@@ -337,7 +337,7 @@ class Bounded(Checker):
         """Looked at every quarter of a second."""
         limit = self.world.plan.settings.unacknowledged_backups_max
         for host in self.world.up_hosts():
-            for outbox in member_of(host).dataplane.outboxes.values():
+            for outbox in member_of(host).dataplane.outgoing.outboxes.values():
                 if outbox.in_flight > limit + TURN_MAX:
                     self.fail(f"{outbox.in_flight} backup operations wait", host.name)
             if host.backlog > BACKLOG_LOOKED_AT:

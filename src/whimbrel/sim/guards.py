@@ -146,7 +146,7 @@ def flag_cleared(engine: Engine) -> None:
         active = keeper.active.get(pid)
         change(pid, row, version, committed)
         if active is not None and active.role is Role.SOURCE and active.migration.id != committed:
-            member.dataplane.begin_source(active.migration)
+            member.dataplane.roles.begin_source(active.migration)
 
     replace(keeper, "change", leave_flagged)
 
@@ -218,7 +218,7 @@ def copy_complete(engine: Engine) -> None:
     """A destination commits with the part that it has received (GCM-40)."""
     member = engine.member
     destination = member.migrations._destination
-    source, host = member.migrations._source, member.dataplane
+    source, host = member.migrations._source, member.dataplane.roles
 
     def first_only(outgoing: Any) -> None:
         if outgoing.export is None:

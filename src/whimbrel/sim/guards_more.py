@@ -27,7 +27,7 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.migration.keeper import ActiveMigration
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, Verdict
-from whimbrel.core.replication.dataplane import PREFIX
+from whimbrel.core.replication.backups_out import PREFIX
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.outbox import FAILED_STALE, FRAME, PendingReply
 from whimbrel.core.stimuli import Received
@@ -176,11 +176,11 @@ def lost_owner_anyway(engine: Engine) -> None:
 
 def backups_in_order(engine: Engine) -> None:
     """Frames are not numbered, and an old operation is taken like a new one (bugs 29 and 30)."""
-    dataplane = engine.member.dataplane
-    apply_backups, out_of_step = dataplane.apply_backups, dataplane._apply_out_of_step
+    incoming = engine.member.dataplane.incoming
+    apply_backups, out_of_step = incoming.apply_backups, incoming._apply_out_of_step
 
     def accept(sender: MemberId, payload: bytes) -> None:
-        inbox = dataplane._inboxes.get(sender)
+        inbox = incoming.inboxes.get(sender)
         if inbox is not None:
             incarnation, stream, sequence, _ = FRAME.unpack_from(payload)
             if (incarnation, stream) == (inbox.incarnation, inbox.stream):
@@ -194,20 +194,21 @@ def backups_in_order(engine: Engine) -> None:
             fragment.store.apply(operation, 0, len(operation))
             fragment.value = counter
 
-    replace(dataplane, "apply_backups", accept)
-    replace(dataplane, "_apply_out_of_step", take)
+    replace(incoming, "apply_backups", accept)
+    replace(incoming, "_apply_out_of_step", take)
 
 
 def failed_backup_uncounted(engine: Engine) -> None:
     """An operation that fails at a backup advances its version all the same (bug 31)."""
     dataplane = engine.member.dataplane
-    apply_backups = dataplane.apply_backups
+    incoming = dataplane.incoming
+    apply_backups = incoming.apply_backups
 
     def count(sender: MemberId, payload: bytes) -> None:
         try:
             apply_backups(sender, payload)
         except ProtocolError:
-            inbox = dataplane._inboxes[sender]
+            inbox = incoming.inboxes[sender]
             heads = dataplane.holdings.heads_of(sender)
             _, _, sequence, operations = FRAME.unpack_from(payload)
             at = FRAME.size
@@ -222,7 +223,7 @@ def failed_backup_uncounted(engine: Engine) -> None:
                 at += length
             inbox.applied_frame(sequence)
 
-    replace(dataplane, "apply_backups", count)
+    replace(incoming, "apply_backups", count)
 
 
 def every_index_told(engine: Engine) -> None:
@@ -372,7 +373,7 @@ def refusals_weighed(engine: Engine) -> None:
 
     def give_up(_: MemberId, reply: PendingReply) -> None:
         if reply.fail(FAILED_STALE):
-            dataplane.completed.append(reply)
+            dataplane.outgoing.completed.append(reply)
 
     def fail_write(origin: Origin, correlation: int, reason: str) -> None:
         code = RETRYABLE if reason == FAILED_STALE else INDETERMINATE

@@ -98,28 +98,26 @@ def members_in_set_order(engine: Engine) -> None:
 def acknowledged_before_backup(engine: Engine) -> None:
     """The client is answered before any backup has the write."""
     dataplane = engine.member.dataplane
-    replicate = dataplane.replicate
+    change = dataplane.holdings.change
 
     def forget_reply(
         partition: PartitionReplica,
         fragment: Fragment,
         operation: bytes,
-        reply: object = None,
-        ack_to: bytes = b"",
-    ) -> int:
-        replicate(partition, fragment, operation, None, b"")
-        return 0
+        _reply: object,
+    ) -> None:
+        change(partition, fragment, operation, None)
 
-    replace(dataplane, "replicate", forget_reply)
+    replace(dataplane.holdings, "change", forget_reply)
 
 
 def gap_ignored(engine: Engine) -> None:
     """A broken connection's backups are not repeated, and the receiver takes the gap for order."""
-    dataplane = engine.member.dataplane
-    apply_backups, out_of_step = dataplane.apply_backups, dataplane._apply_out_of_step
+    incoming = engine.member.dataplane.incoming
+    apply_backups, out_of_step = incoming.apply_backups, incoming._apply_out_of_step
 
     def accept(sender: MemberId, payload: bytes) -> None:
-        inbox = dataplane._inboxes.get(sender)
+        inbox = incoming.inboxes.get(sender)
         sequence = int.from_bytes(payload[12:20], "little")
         if inbox is not None and sequence > inbox.applied + 1 > 1:
             inbox.applied = sequence - 1
@@ -130,8 +128,8 @@ def gap_ignored(engine: Engine) -> None:
         fragment.is_dirty = False
 
     backups_not_repeated(engine)
-    replace(dataplane, "apply_backups", accept)
-    replace(dataplane, "_apply_out_of_step", take)
+    replace(incoming, "apply_backups", accept)
+    replace(incoming, "_apply_out_of_step", take)
 
 
 def not_cleared(engine: Engine) -> None:
@@ -155,7 +153,7 @@ def impatient_master(engine: Engine) -> None:
 
 def writes_while_migrating(engine: Engine) -> None:
     """The migrating flag is never set: writes go on while the partition is copied."""
-    replace(engine.member.dataplane, "begin_source", lambda _migration: None)
+    replace(engine.member.dataplane.roles, "begin_source", lambda _migration: None)
 
 
 def committed_too_early(engine: Engine) -> None:
@@ -212,9 +210,9 @@ def backups_not_repeated(engine: Engine) -> None:
     link_lost = dataplane.link_lost
 
     def give_up(member: MemberId) -> None:
-        outbox = dataplane.outboxes.get(member)
+        outbox = dataplane.outgoing.outboxes.get(member)
         if outbox is not None:
-            outbox.acknowledge(outbox.sequence, dataplane.completed)
+            outbox.acknowledge(outbox.sequence, dataplane.outgoing.completed)
         link_lost(member)
 
     replace(dataplane, "link_lost", give_up)

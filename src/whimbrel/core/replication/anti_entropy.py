@@ -143,12 +143,7 @@ class AntiEntropy:
 
     def unsettled(self) -> int:
         """Dirty namespaces, unconfirmed partitions, syncs, and backups not answered for long."""
-        late_us = self._ctx.now_us - STALLED_US
-        stalled = 0
-        for outbox in self._plane.outboxes.values():
-            since_us = outbox.waits_since_us()
-            if since_us is not None and since_us < late_us:
-                stalled += 1
+        stalled = self._plane.outgoing.stalled(self._ctx.now_us - STALLED_US)
         doubts = self._doubts
         return len(doubts.dirty) + len(doubts.unconfirmed) + len(self._syncs) + stalled
 
@@ -248,7 +243,6 @@ class AntiEntropy:
 
     def _round(self) -> None:
         """What is looked after once a second."""
-        self._plane.expire_replies()
         self._give_up_syncs()
         self._settle_behind()
         self._tell(self._next_slice())

@@ -84,7 +84,7 @@ class Store(Protocol):
         ...
 
     def release(self) -> Freeable | None:
-        """Be empty, and give up what is too large to be freed at once."""
+        """Nobody looks at this store any more: give up what is too large to be freed at once."""
         ...
 
     def restart_idleness(self, now_ms: int) -> None:

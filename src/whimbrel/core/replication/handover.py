@@ -125,12 +125,12 @@ class Handovers:
         reply.released += 1
         reply.remaining -= 1
         if reply.remaining == 0:
-            self._plane.completed.append(reply)
+            self._plane.outgoing.completed.append(reply)
 
     def _fail(self, one: _Refused, reason: str) -> bool:
         failed = one.reply.fail(reason)
         if failed:
-            self._plane.completed.append(one.reply)
+            self._plane.outgoing.completed.append(one.reply)
         return failed
 
     # -- asking and answering -------------------------------------------------------------

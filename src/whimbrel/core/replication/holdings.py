@@ -7,22 +7,22 @@ by its number, so that no late copy brings it back (D11).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
 
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, Namespace, PartitionId
 from whimbrel.core.messages import FragmentPart
+from whimbrel.core.replication.backups_out import PREFIX, BackupsOut, encode, make_head
 from whimbrel.core.replication.deferred_free import DeferredFree
 from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
+from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.vectors import make_lineage
 from whimbrel.errors import SerializationError
 
-HEADS_MAX: Final = 200_000
-"""Checked heads remembered of one sender; more than partitions times maps is a flood."""
+_pack_prefix = PREFIX.pack
 
 StoreFactory = Callable[[str], Store]
 BackupCounts = Callable[[str], tuple[int, int]]
@@ -36,15 +36,19 @@ class Holdings:
         deferred: What is freed in pieces; stores give it what a ``clear`` leaves behind.
     """
 
-    def __init__(self, ctx: Context, shortage: Shortage, doubts: Doubts) -> None:
-        fresh = ctx.settings.stale_read_disabled
+    def __init__(
+        self,
+        ctx: Context,
+        partitions: Sequence[PartitionReplica],
+        outgoing: BackupsOut,
+        shortage: Shortage,
+        doubts: Doubts,
+    ) -> None:
         self._ctx = ctx
+        self._outgoing = outgoing
         self._shortage = shortage
         self._doubts = doubts
-        self.partitions = [
-            PartitionReplica(PartitionId(pid), stale_read_disabled=fresh)
-            for pid in range(ctx.settings.partition_count)
-        ]
+        self.partitions = partitions
         self.deferred = DeferredFree(ctx)
         self._services: dict[str, tuple[StoreFactory, BackupCounts]] = {}
         self._generations: dict[Namespace, int] = {}
@@ -90,13 +94,17 @@ class Holdings:
         return fragment
 
     def begin(self, partition: PartitionReplica, namespace: Namespace) -> Fragment:
-        """A fragment of ours as primary, counted from zero and held."""
+        """The primary's fragment, made and counted from zero when it is not there."""
+        found = partition.fragments.get(namespace)
+        if found is not None:
+            return found
         check(partition.is_primary, "only a primary begins a fragment")
         fragment = self.make(partition.pid, namespace)
         # A name of its own for each beginning: see vectors.make_lineage.
         name = f"{self._ctx.id}@{self._ctx.started_us}/{self._ctx.next_number()}"
         fragment.lineage = make_lineage(partition.version, name)
         self.hold(partition, fragment)
+        self._outgoing.refresh_targets(partition)
         return fragment
 
     def hold(self, partition: PartitionReplica, fragment: Fragment) -> bool:
@@ -153,6 +161,53 @@ class Holdings:
                 self.discard(partition, namespace)
                 self._doubts.announce(partition)
         self._shortage.forget(namespace)
+
+    # -- changes --------------------------------------------------------------------------
+
+    def change(
+        self,
+        partition: PartitionReplica,
+        fragment: Fragment,
+        operation: bytes,
+        reply: PendingReply | None,
+    ) -> None:
+        """Count a change that was made here as primary, and send it to the backups (AE-02, AE-04).
+
+        Args:
+            partition: The partition, of which we are the primary.
+            fragment: What was changed.
+            operation: The store's backup operation.
+            reply: Who waits for it: its ``remaining`` rises by the acknowledgements that will come.
+        """
+        count = fragment.backup_count
+        if not count:
+            return
+        value = fragment.value + 1
+        fragment.value = value
+        targets = fragment.sync_targets
+        if not targets and not fragment.async_targets:
+            return
+        head = fragment.head or make_head(partition, fragment)
+        ack_to = b"" if reply is None else reply.ack_to
+        if count == 1:
+            length = 16 + len(ack_to) + len(head) + len(operation)
+            prefix = _pack_prefix(length, len(head), 1, 1 if ack_to else 0, value)
+            record = b"".join((prefix, ack_to, head, operation))
+        else:
+            record = encode(fragment, head, operation, ack_to)
+        self._outgoing.has_backups = True
+        for outbox in targets:
+            outbox.operations.append(record)
+            outbox.replies.append(reply)
+        if fragment.async_targets:
+            if ack_to:
+                record = encode(fragment, head, operation, b"")
+            for outbox in fragment.async_targets:
+                outbox.operations.append(record)
+                outbox.replies.append(None)
+        if reply is not None:
+            reply.remaining += len(targets)
+            reply.partition_id = partition.pid
 
     # -- heads ----------------------------------------------------------------------------
 

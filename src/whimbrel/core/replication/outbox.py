@@ -56,10 +56,13 @@ class PendingReply(msgspec.Struct, eq=False, gc=False):
             They count as done; a backup-aware client must be told this many acknowledgements.
         owner: The serving layer's: whose reply it is.
         payload: The serving layer's: the encoded reply.
+        ack_to: Client uuid (16 bytes) and correlation (8, little-endian) that the synchronous
+            backups tell when they have applied the change; empty for nobody.
         partition_id: The partition written to.
     """
 
     owner: object = None
+    ack_to: bytes = b""
     payload: object = None
     remaining: int = 0
     failed: str = ""

@@ -239,7 +239,7 @@ class Refills:
                 fragment.store.restart_idleness(ctx.wall_ms)
         partition.gain_data()
         self._holdings.forget_heads()
-        plane.refresh_targets(partition)
+        plane.outgoing.refresh_targets(partition)
         plane.anti_entropy.role_taken(partition)
         ctx.emit(PartitionReleased(pid))
         if plane.on_seat_lost is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from whimbrel.core.check import check
+from whimbrel.core.effects import PartitionReleased
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, ReplicaIndex, Row, index_in
 from whimbrel.core.messages import FragmentPart
 from whimbrel.core.model import MigrationInfo
@@ -33,7 +34,7 @@ DRAIN_POLLS_MAX = 200
 
 
 class Roles:
-    """The migration room's side of the data plane."""
+    """The migration room's side of the data plane: implements ``ports.FragmentHost``."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -45,11 +46,16 @@ class Roles:
 
     def begin_source(self, migration: MigrationInfo) -> None:
         """Writes wait from now on: what is done by now goes along with the copy."""
+        self._plane.partitions[migration.partition_id].set_migrating(True)
         self._outgoing[migration.partition_id] = migration
 
     def end_source(self, partition_id: PartitionId) -> None:
-        """The migration is decided here; safe to call twice."""
+        """The migration is decided here, parked requests hear of it; safe to call twice."""
         self._outgoing.pop(partition_id, None)
+        partition = self._plane.partitions[partition_id]
+        if partition.migrating:
+            partition.set_migrating(False)
+            self._ctx.emit(PartitionReleased(partition_id))
 
     def _is_handed_over(self, pid: PartitionId, before: Row, after: Row, version: int) -> bool:
         """Whether a row is the success of the migration that makes another member the primary.
@@ -91,7 +97,7 @@ class Roles:
         drains = []
         if copied or verified:
             for _, member in partition.backups:
-                outbox = plane.outboxes.get(member)
+                outbox = plane.outgoing.outboxes.get(member)
                 if outbox is not None:
                     drains.append((outbox, outbox.sequence + bool(outbox.operations)))
         return FragmentExport(
@@ -172,7 +178,7 @@ class Roles:
         elif partition.is_primary and not was_primary:
             self._take_over(partition, promoted=was > 0 and not installed)
         plane.anti_entropy.role_taken(partition)
-        plane.refresh_targets(partition)
+        plane.outgoing.refresh_targets(partition)
         if was_primary and not partition.is_primary:
             planned = self._is_handed_over(partition_id, before, after, version)
             plane.handovers.primary_lost(partition, planned=planned)
@@ -231,13 +237,17 @@ class Roles:
         plane = self._plane
         is_known = partition.is_primary or plane.handovers.is_planned(partition.pid)
         for member in former:
-            outbox = plane.outboxes.get(member)
+            outbox = plane.outgoing.outboxes.get(member)
             if outbox is None or member in partition.row[1:]:
                 continue
             if is_known:
-                outbox.release(partition.pid, plane.completed)
+                outbox.release(partition.pid, plane.outgoing.completed)
             else:
-                outbox.disown(partition.pid, plane.completed)
+                outbox.disown(partition.pid, plane.outgoing.completed)
+
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        """See ``ports.FragmentHost``."""
+        return self._plane.refills.lacking
 
     def staged_index(self, partition_id: PartitionId) -> ReplicaIndex:
         """The index that a migration in progress leads us to, NO_INDEX without one."""

@@ -56,7 +56,8 @@ class CountingMapStore(MapStore):
     def release(self) -> GivenUp | None:
         """See ``MapStore.release``."""
         given = super().release()
-        self.hits = {}
+        if given is not None:
+            self.hits = {}
         return given
 
     def _tables(self) -> tuple[dict[bytes, Any], ...]:

@@ -305,18 +305,21 @@ class MapStore:
         given = self.release()
         if given is not None and self._free is not None:
             self._free(given)
-        return _CLEAR_OPERATION
-
-    def release(self) -> GivenUp | None:
-        """Be empty; the entries of a large store, to be freed bit by bit."""
-        given = None
-        if len(self.records) > FREED_AT_ONCE_MAX:
-            given = GivenUp(*self._tables())
-        self.records, self.timings, self._hashes = {}, {}, {}
+        for table in self._tables():
+            table.clear()
         self.bytes_used = 0
         self._heap = None
         self._changes += 1
         self._forget_scan()
+        return _CLEAR_OPERATION
+
+    def release(self) -> GivenUp | None:
+        """The entries of a large store, which is empty then; a small one keeps them."""
+        if len(self.records) <= FREED_AT_ONCE_MAX:
+            return None
+        given = GivenUp(*self._tables())
+        self.records, self.timings, self._hashes = {}, {}, {}
+        self.bytes_used = 0
         return given
 
     def _tables(self) -> tuple[dict[bytes, Any], ...]:
