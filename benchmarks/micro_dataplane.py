@@ -81,13 +81,13 @@ def replication(report: dict[str, float]) -> None:
         for start in range(0, ENTRIES, BATCH):
             for number in range(start, min(start + BATCH, ENTRIES)):
                 maps.set(places[number], "flights", keys[number], VALUE, PendingReply())
-            frames.extend(payload for _, payload in primary.take_backups())
+            frames.extend(payload for _, payload in primary.outgoing.take_backups())
         return ENTRIES
 
     def apply() -> int:
         for payload in frames:
-            backup.apply_backups(MemberId("a"), payload)
-            backup.take_acks()
+            backup.incoming.apply_backups(MemberId("a"), payload)
+            backup.incoming.take_acks()
         return ENTRIES
 
     puts, applies = [], []
@@ -98,13 +98,13 @@ def replication(report: dict[str, float]) -> None:
         apply()
         puts.append((middle - started) // ENTRIES)
         applies.append((time.process_time_ns() - middle) // ENTRIES)
-        ack = backup._inboxes[MemberId("a")]
+        ack = backup.incoming.inboxes[MemberId("a")]
         ack.applied_frame(ack.applied)
         started = time.process_time_ns()
-        for _, payload in backup.take_acks():
+        for _, payload in backup.incoming.take_acks():
             primary.apply_acks(MemberId("b"), payload)
         report["acknowledge_ns"] = (time.process_time_ns() - started) // ENTRIES
-        primary.completed.clear()
+        primary.outgoing.completed.clear()
     report["put_primary_ns"], report["put_backup_ns"] = min(puts), min(applies)
 
     def get() -> int:
