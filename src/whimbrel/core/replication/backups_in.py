@@ -102,7 +102,7 @@ class BackupsIn:
                 if fragment.slot:
                     (counter,) = _unpack_counter(payload, at + 8 + 8 * fragment.slot)
                 if counter == fragment.value + 1 and not fragment.is_dirty:
-                    fragment.store.apply(payload, body, end)
+                    fragment.apply(payload, body, end)
                     fragment.value = counter
                     applied += 1
                 else:
@@ -172,7 +172,7 @@ class BackupsIn:
             self._counters["backups_ignored"] += 1
         else:
             is_next = counter == fragment.value + 1
-            fragment.store.apply(operation, 0, len(operation))
+            fragment.apply(operation, 0, len(operation))
             self._counters["backups_applied"] += 1
             if is_next:
                 fragment.value = counter

@@ -20,7 +20,7 @@ from typing import Final
 from whimbrel.core.context import Context
 from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, ReplicaIndex
 from whimbrel.core.messages import TableRequested
-from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.core.replication.fragments import Follow, Fragment, PartitionReplica
 from whimbrel.core.replication.outbox import ACKS, AcksRead, Outbox, PendingReply
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.errors import OverloadedError, RetryableError
@@ -46,6 +46,7 @@ class BackupsOut:
         completed: Replies that are decided; the serving layer takes them out.
         must_ask: Outboxes over their limit and partitions with too few backups; not 0 means that
             writes must be admitted by ``admit``.
+        observers: Told of every change of ours, beside the backups.
         has_backups: Whether ``take_backups`` may have something to send or to find out.
     """
 
@@ -64,6 +65,7 @@ class BackupsOut:
         self.completed: list[PendingReply] = []
         self.must_ask = 0
         self.has_backups = False
+        self.observers: tuple[Follow, ...] = ()
         self._congested = 0
         """Outboxes over their limit."""
         self._table_asked_us = -TABLE_REQUEST_PAUSE_US
@@ -120,9 +122,12 @@ class BackupsOut:
             fragment.sync_targets = tuple(
                 self._outbox(member) for index, member in partition.backups if index <= sync
             )
-            fragment.async_targets = tuple(
-                self._outbox(member) for index, member in partition.backups if sync < index <= both
-            )
+            waitless = [
+                self._outbox(member).follow
+                for index, member in partition.backups
+                if sync < index <= both
+            ]
+            fragment.others = (*waitless, *self.observers)
         self.look_at_shortage(partition)
 
     def look_at_shortage(self, partition: PartitionReplica) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from whimbrel.core.ids import (
@@ -38,6 +38,8 @@ from whimbrel.core.replication.vectors import (
 )
 from whimbrel.errors import SerializationError
 
+Follow = Callable[["Fragment", bytes, bytes], None]
+"""Takes a changed fragment, the store's operation, and the record that travels to backups."""
 NOT_SHORT = -1
 """Stands for the version since which a fragment has had too few backups: it has enough."""
 KEYS_TAKEN = 50_000
@@ -92,6 +94,22 @@ class Store(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Whoever wants to know every change of what a member holds, in apply order."""
+
+    def held(self, partition: PartitionReplica, fragment: Fragment) -> None:
+        """A fragment is held from now on, with what is in it."""
+        ...
+
+    def changed(self, fragment: Fragment, operation: bytes) -> None:
+        """A backup operation of its store has been carried out on a fragment that is held."""
+        ...
+
+    def discarded(self, partition: PartitionReplica, fragment: Fragment) -> None:
+        """The fragment is held no longer; what was in it is about to be freed."""
+        ...
+
+
 class Fragment:
     """The data of one structure in one partition and its replica version vector.
 
@@ -112,15 +130,17 @@ class Fragment:
         is_dirty: We know that we may have missed something (AE-07).
         head: The constant part of our backup operations as primary; empty when it must be made.
         sync_targets: Outboxes of the synchronous backups there are, when we are the primary.
-        async_targets: Those of the asynchronous ones.
+        others: Who else is given each of our changes and is not waited for: the asynchronous
+            backups, observers.
+        apply: Applies a backup operation; the store's own method unless somebody observes.
         short_from: Our version up to which changes made with too few backups are counted, see
             ``shortage``; NOT_SHORT while there are enough.
     """
 
     __slots__ = (
         "_start",
+        "apply",
         "async_count",
-        "async_targets",
         "backup_count",
         "base",
         "base_lineage",
@@ -130,6 +150,7 @@ class Fragment:
         "lineage",
         "name",
         "namespace",
+        "others",
         "partition_id",
         "service",
         "short_from",
@@ -165,7 +186,8 @@ class Fragment:
         self.is_dirty = False
         self.head = b""
         self.sync_targets: tuple[Outbox, ...] = ()
-        self.async_targets: tuple[Outbox, ...] = ()
+        self.others: tuple[Follow, ...] = ()
+        self.apply = store.apply
         self.short_from = NOT_SHORT
 
     def counters(self) -> Counters:
@@ -226,7 +248,7 @@ class Fragment:
     def stop_sending(self) -> None:
         """We are not the primary: nothing goes out."""
         self.head = b""
-        self.sync_targets = self.async_targets = ()
+        self.sync_targets = self.others = ()
         self.store.stop_sweeping()
 
     def meet_lineage(self, lineage: int, base_lineage: int, base: Counters, slot: int) -> bool:

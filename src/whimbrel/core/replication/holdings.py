@@ -16,7 +16,7 @@ from whimbrel.core.messages import FragmentPart
 from whimbrel.core.replication.backups_out import PREFIX, BackupsOut, encode, make_head
 from whimbrel.core.replication.deferred_free import DeferredFree
 from whimbrel.core.replication.doubts import Doubts
-from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
+from whimbrel.core.replication.fragments import Fragment, Observer, PartitionReplica, Store
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.vectors import make_lineage
@@ -55,6 +55,7 @@ class Holdings:
         """Of namespaces that were destroyed, the number of the latest destruction."""
         self._begun: dict[Namespace, None] = {}
         """Namespaces of which something may be held here."""
+        self._observers: tuple[Observer, ...] = ()
         self._heads: dict[MemberId, dict[bytes, Fragment]] = {}
 
     def register(self, service: str, factory: StoreFactory, counts: BackupCounts) -> None:
@@ -124,6 +125,9 @@ class Holdings:
         self._begun[namespace] = None
         self.discard(partition, namespace)
         partition.add(fragment)
+        for observer in self._observers:
+            self._attach(fragment)
+            observer.held(partition, fragment)
         return True
 
     def discard(self, partition: PartitionReplica, namespace: Namespace) -> None:
@@ -133,6 +137,8 @@ class Holdings:
             self._shortage.close_fragment(fragment)
             self._doubts.forget(fragment)
             self.forget_heads()
+            for observer in self._observers:
+                observer.discarded(partition, fragment)
             self.free(fragment)
 
     def free(self, fragment: Fragment) -> None:
@@ -181,11 +187,13 @@ class Holdings:
         """
         count = fragment.backup_count
         if not count:
+            for follow in fragment.others:
+                follow(fragment, operation, b"")
             return
         value = fragment.value + 1
         fragment.value = value
         targets = fragment.sync_targets
-        if not targets and not fragment.async_targets:
+        if not targets and not fragment.others:
             return
         head = fragment.head or make_head(partition, fragment)
         ack_to = b"" if reply is None else reply.ack_to
@@ -199,15 +207,40 @@ class Holdings:
         for outbox in targets:
             outbox.operations.append(record)
             outbox.replies.append(reply)
-        if fragment.async_targets:
+        if fragment.others:
             if ack_to:
                 record = encode(fragment, head, operation, b"")
-            for outbox in fragment.async_targets:
-                outbox.operations.append(record)
-                outbox.replies.append(None)
+            for follow in fragment.others:
+                follow(fragment, operation, record)
         if reply is not None:
             reply.remaining += len(targets)
             reply.partition_id = partition.pid
+
+    # -- observers ------------------------------------------------------------------------
+
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer what is held now, and each change from now on."""
+        self._observers = (*self._observers, observer)
+        self._outgoing.observers = (
+            *self._outgoing.observers,
+            lambda fragment, operation, _record: observer.changed(fragment, operation),
+        )
+        for partition in self.partitions:
+            for fragment in partition.fragments.values():
+                self._attach(fragment)
+                observer.held(partition, fragment)
+            if partition.is_primary:
+                self._outgoing.refresh_targets(partition)
+
+    def _attach(self, fragment: Fragment) -> None:
+        """Have the changes told that come to a fragment from its primary."""
+
+        def apply(buffer: bytes, start: int, end: int) -> None:
+            fragment.store.apply(buffer, start, end)
+            for observer in self._observers:
+                observer.changed(fragment, buffer[start:end])
+
+        fragment.apply = apply
 
     # -- heads ----------------------------------------------------------------------------
 

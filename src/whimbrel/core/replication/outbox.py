@@ -130,6 +130,11 @@ class Outbox:
 
     # -- sending --------------------------------------------------------------------------
 
+    def follow(self, _fragment: object, _operation: bytes, record: bytes) -> None:
+        """Send a change for which nobody waits."""
+        self.operations.append(record)
+        self.replies.append(None)
+
     def take(self, now_us: int) -> list[bytes]:
         """Close this turn's frames; the payloads to send now, in order.
 
