@@ -126,14 +126,14 @@ def store(report: dict[str, float]) -> None:
     report["overhead_bytes_per_entry"] = used / len(keys) - len(keys[0]) - len(VALUE)
     chunks: list[bytes] = []
     started = time.process_time_ns()
-    names, position = filled.keys_now(), 0
-    while position < len(names):
-        chunk, position = filled.export_chunk(names, position, 262_144)
+    cursor, last = filled.open_cursor(), False
+    while not last:
+        chunk, _, last = filled.export(cursor, 262_144)
         chunks.append(chunk)
     middle = time.process_time_ns()
     copy = MapStore()
     for chunk in chunks:
-        copy.ingest_chunk(chunk)
+        copy.ingest(chunk)
     ended = time.process_time_ns()
     report["export_ns_per_entry"] = (middle - started) // len(keys)
     report["ingest_ns_per_entry"] = (ended - middle) // len(keys)

@@ -30,10 +30,10 @@ class Mirror:
         place = (partition.pid, fragment.namespace)
         assert place not in self.stores, "what it replaces is discarded first"
         store = self.stores[place] = MapStore()
-        keys, position = fragment.store.keys_now(), 0
-        while position < len(keys):
-            data, position = fragment.store.export_chunk(keys, position, 1_000)
-            store.ingest_chunk(data)
+        cursor, last = fragment.store.open_cursor(), False
+        while not last:
+            data, _, last = fragment.store.export(cursor, 1_000)
+            store.ingest(data)
 
     def changed(self, fragment: Fragment, operation: bytes) -> None:
         """See ``Observer``."""

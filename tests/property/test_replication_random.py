@@ -186,7 +186,7 @@ class Story:
                 self.net.check_equal(pid, row, "m")
         for host in self.net.hosts.values():
             assert host.plane.unsettled() == 0, host.id
-            own = host.plane.anti_entropy
+            own = host.plane.syncs
             assert own.permits_requested == own.permits_served == 0
             for partition in host.plane.partitions:
                 for fragment in partition.fragments.values():

@@ -436,7 +436,7 @@ def test_refused_while_migrations_run(trio: Pump) -> None:
     """GCM-11, bug 54: while migrations run the change is refused by name and changes nothing."""
     fill(trio.client(trio.nodes[0]))
     trio.run(2)
-    mend = losing(trio, (m.FragmentAnswered,))
+    mend = losing(trio, (m.TransferAnswered,))
     joiner = trio.start()
     trio.run_until(lambda: joiner.joined, 10)
     trio.run(0.1)
@@ -722,8 +722,8 @@ def test_reads_wait_for_a_returned_primary(trio: Pump) -> None:
     trio.run(1)
     assert call not in client.messages
     mend()
-    back.engine.member.dataplane.refills.link_lost(trio.nodes[0].id)
-    back.engine.member.dataplane.refills.link_lost(trio.nodes[1].id)
+    back.engine.member.dataplane.recovery.link_lost(trio.nodes[0].id)
+    back.engine.member.dataplane.recovery.link_lost(trio.nodes[1].id)
     assert client.answer(call) == to_data(f"value {number}")
     assert get(client, number) == to_data(f"value {number}")
 
@@ -739,20 +739,20 @@ def test_a_returned_backup_stays_without_data_while_the_state_changes(trio: Pump
     dead = trio.nodes[2]
     trio.kill(dead)
     trio.run(20)
-    mend = losing(trio, (m.VersionsTold, m.SyncSent, m.RefillSent))
+    mend = losing(trio, (m.VersionsTold, m.TransferSent))
     back = revive(trio, dead)
     trio.run_until(lambda: back.joined, 20)
     held = back.engine.member
     held.begin(trio.now_us, trio.wall_ms)
     held.membership.states._take_lock("a change", 20_000_000)
-    lacking = held.dataplane.refills.lacking
+    lacking = held.dataplane.recovery.lacking
     assert lacking and held.ctx.state is ClusterState.IN_TRANSITION
     mend()
     trio.run(10)
     assert held.ctx.state is ClusterState.IN_TRANSITION
-    assert held.dataplane.refills.lacking == lacking
+    assert held.dataplane.recovery.lacking == lacking
     trio.run(40)
-    assert held.ctx.state is FROZEN and held.dataplane.refills.lacking == ()
+    assert held.ctx.state is FROZEN and held.dataplane.recovery.lacking == ()
 
 
 def key(number: int) -> dict[str, Any]:

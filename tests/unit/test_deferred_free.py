@@ -10,10 +10,10 @@ from tests.unit.replication_net import SECOND, Net
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.model import MemberInfo
-from whimbrel.core.replication import fragments
 from whimbrel.core.replication.deferred_free import FREED_BYTES_MAX, FREED_MAX, DeferredFree
-from whimbrel.core.replication.fragments import FragmentExport
+from whimbrel.core.replication.transfer import FragmentExport
 from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures import map_store
 from whimbrel.core.structures.map_store import FREED_AT_ONCE_MAX, GivenUp
 from whimbrel.core.structures.record import CLEAR, OPERATION
 
@@ -103,21 +103,21 @@ def test_the_keys_of_a_large_fragment_are_listed_some_at_a_time(
     """GCM-34: every entry that is there from the first chunk to the last is in the copy, also when
     keys come and go meanwhile, as they do while a backup is synchronised.
     """
-    monkeypatch.setattr(fragments, "KEYS_TAKEN", 7)
+    monkeypatch.setattr(map_store, "KEYS_TAKEN", 7)
     net = filled(100)
     fragment = net["a"].plane.partitions[0].maps["m"]
-    kept = set(list(fragment.store.keys_now())[:50])
+    kept = set(list(fragment.store.records)[:50])  # type: ignore[attr-defined]
     copy = net["b"].plane.holdings.make(PartitionId(0), fragment.namespace)
-    export, number, chunks = FragmentExport([fragment]), 1_000, 0
-    while not export.done:
-        parts, _ = export.next_parts(100)
+    export, number, chunks, last = FragmentExport([fragment]), 1_000, 0, False
+    while not last:
+        parts, last = export.next_parts(100)
         chunks += 1
         for part in parts:
-            copy.store.ingest_chunk(part.data)
+            copy.store.ingest(part.data)
         if changes and chunks == 3:
             net.put("m", number, "new")
     assert chunks > 10
-    assert kept <= set(copy.store.keys_now())
+    assert kept <= set(copy.store.records)  # type: ignore[attr-defined]
     assert len(copy.store) == 100 + changes
 
 
@@ -138,7 +138,7 @@ def test_what_a_sync_replaces_is_freed_in_steps() -> None:
     fragment = net["b"].fragment(0, "m")
     net["b"].plane.doubts.mark_dirty(fragment)
     before = fragment.store
-    syncs = net["b"].plane.anti_entropy.counters
+    syncs = net["b"].plane.syncs.counters
     while syncs["syncs_completed"] == 0:
         net.advance(SECOND // 10)
     assert net["b"].fragment(0, "m").store is not before

@@ -14,7 +14,7 @@ from tests.unit.test_replication_refill import Scene
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId
 from whimbrel.core.merging.leftovers import Leftover
-from whimbrel.core.messages import FragmentPart, RefillSent, SyncSent
+from whimbrel.core.messages import FragmentPart, TransferSent
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.replication.anti_entropy import ABSENT_US
 from whimbrel.core.replication.deferred_free import DeferredFree, Freeable
@@ -83,7 +83,7 @@ def test_what_the_primary_left_out(given: list[int]) -> None:
     given.clear()
     net.advance(3 * ABSENT_US, SECOND)
     assert not net["b"].plane.partitions[0].fragments
-    assert net["b"].plane.anti_entropy.counters["namespaces_pruned"] == 1
+    assert net["b"].plane.anti_entropy.pruned == 1
     assert given == [LARGE]
 
 
@@ -102,7 +102,7 @@ def test_what_a_sync_that_was_cut_off_had_got(given: list[int]) -> None:
     """AE-16: the link breaks after some messages."""
     net = filled()
     backup = net["b"]
-    passing(net, SyncSent, 3)
+    passing(net, TransferSent, 3)
     backup.plane.doubts.mark_dirty(backup.fragment(0, "m"))
     net.advance(2 * SECOND)
     backup.plane.link_lost(MemberId("a"))
@@ -119,7 +119,7 @@ def test_what_a_refill_that_was_cut_off_had_got(given: list[int]) -> None:
         scene.net.put("b2", number, "x")
     scene.net.pump()
     scene.restart("a", here="abc")
-    passing(scene.net, RefillSent, 3)
+    passing(scene.net, TransferSent, 3)
     scene.net.advance(SECOND)
     scene.net["a"].plane.link_lost(MemberId("b"))
     assert FEW < sum(given) < LARGE

@@ -12,7 +12,7 @@ from tests.unit.replication_net import SECOND, Net, key, migration, value
 from tests.unit.test_replication_anti_entropy import settled
 
 from whimbrel.core.ids import MemberId, Namespace
-from whimbrel.core.messages import RefillSent, SyncSent
+from whimbrel.core.messages import TransferSent
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.structures.map_store import FREED_AT_ONCE_MAX
 from whimbrel.errors import SerializationError
@@ -116,7 +116,7 @@ def test_a_sync_and_a_refill_of_before_bring_nothing() -> None:
     late: list[tuple[MemberId, MemberId, object]] = []
 
     def hold(sender: MemberId, target: MemberId, what: object) -> bool:
-        if isinstance(what, SyncSent | RefillSent):
+        if isinstance(what, TransferSent):
             late.append((sender, target, what))
             return True
         return False
@@ -129,7 +129,7 @@ def test_a_sync_and_a_refill_of_before_bring_nothing() -> None:
     destroy(net, "ab")
     net.drop = None
     for sender, target, what in late:
-        assert isinstance(what, SyncSent | RefillSent)
+        assert isinstance(what, TransferSent)
         net.hosts[target].plane.on_message(sender, what)
     net.pump()
     assert MAP not in net["b"].plane.partitions[0].fragments

@@ -11,7 +11,7 @@ from tests.unit.replication_net import SECOND, Net, key, make_row, migration, va
 
 from whimbrel.core.effects import Send
 from whimbrel.core.ids import PartitionId, ReplicaIndex
-from whimbrel.core.messages import StandingAnswered, StandingRequested, SyncSent
+from whimbrel.core.messages import StandingAnswered, StandingRequested, TransferSent
 from whimbrel.core.model import MigrationInfo, MigrationKind, Standing
 from whimbrel.core.replication.outbox import FAILED_STALE, FAILED_TIMEOUT, PendingReply
 
@@ -212,7 +212,7 @@ def test_a_backup_that_knows_what_it_lacks_is_not_in_step() -> None:
     """R4: the new primary's versions are there, its data are not."""
     net, reply = late_write()
     copy_to_c(net)
-    net.drop = lambda sender, target, what: isinstance(what, SyncSent)
+    net.drop = lambda sender, target, what: isinstance(what, TransferSent)
     decide(net, "cb")
     net.mend("a", "b")
     net.advance(5 * SECOND)
@@ -240,4 +240,4 @@ def test_a_move_that_fails_changes_nothing() -> None:
     net.mend("a", "b")
     net.pump()
     assert reply.remaining == 0 and not reply.failed and reply.released == 0
-    assert not net["a"].plane.roles._outgoing
+    assert not net["a"].plane.roles._copied

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.replication_net import SECOND, SETTINGS, Host, Net, key, migration, value
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
-from whimbrel.core.messages import SyncRequested, SyncSent, VersionsTold
+from whimbrel.core.messages import SyncRequested, TransferSent, VersionsTold
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.structures.map_service import EVICTED
@@ -88,7 +88,7 @@ def test_a_sync_moves_one_of_many_maps() -> None:
     net.advance(8 * SECOND)
     (request,) = syncs(net)
     assert request.namespaces == ("map/map3",)
-    moved = sum(len(p.data) for _, _, m in net.log if isinstance(m, SyncSent) for p in m.parts)
+    moved = sum(len(p.data) for _, _, m in net.log if isinstance(m, TransferSent) for p in m.parts)
     assert 0.8 * whole / 10 < moved < 1.5 * whole / 10
     for name in names:
         assert (net["b"].fragment(0, name) is before[name]) == (name != "map3")
@@ -107,7 +107,7 @@ def test_an_answer_in_one_message_or_in_several(chunk: int, messages: int) -> No
     lose(net, "m")
     lose(net, "n")
     net.advance(8 * SECOND)
-    sent = [m for _, _, m in net.log if isinstance(m, SyncSent)]
+    sent = [m for _, _, m in net.log if isinstance(m, TransferSent)]
     assert len(sent) == 1 if messages == 1 else len(sent) >= messages
     assert [m.sequence for m in sent] == list(range(1, len(sent) + 1))
     for name in ("m", "n"):

@@ -13,9 +13,9 @@ from tests.unit.replication_net import make_row, migration
 
 from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.messages import (
-    FragmentSent,
     MigrationCommitAnswered,
     MigrationCommitRequested,
+    MigrationOpened,
     PublicationAnswered,
     TablePublished,
 )
@@ -157,7 +157,7 @@ def test_the_holder_of_a_moved_backup_keeps_it_until_it_knows(
     net.add("c")
     net.settle()
     net.check()
-    assert {(sender, to) for sender, to, _ in net.said(FragmentSent)} == {("a", "c")}
+    assert {(sender, to) for sender, to, _ in net.said(MigrationOpened)} == {("a", "c")}
     assert all(has for committed, has in moments if not committed)
     assert moments[-1] == (True, False)
 

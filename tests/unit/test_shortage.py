@@ -75,7 +75,7 @@ def test_writes_between_a_join_and_its_copies_are_counted() -> None:
     fill(client, 10)
     fill(client, 10, "b0 none")
     assert short_in_all(first) == 0
-    mend = losing(pump, (m.FragmentSent,))
+    mend = losing(pump, (m.MigrationOpened,))
     joiner = pump.start()
     pump.run_until(lambda: joiner.joined, 20)
     first = fakes(pump)[0]

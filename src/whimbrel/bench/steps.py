@@ -23,7 +23,8 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.replication.deferred_free import DeferredFree
-from whimbrel.core.replication.fragments import Fragment, FragmentExport
+from whimbrel.core.replication.fragments import Fragment
+from whimbrel.core.replication.transfer import FragmentExport
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
     AddressUnreachable,
@@ -262,12 +263,13 @@ def fragment(entries: int) -> Parts:
         store.put(key, value, WALL_START_MS)
         watch.add("put", (time.thread_time_ns() - begin_ns) / 1e6)
     export = FragmentExport([Fragment(PartitionId(0), Namespace("map/bench"), store, 1, 0)])
-    while not export.done:
+    last = False
+    while not last:
         with watch.of("export of a chunk"):
-            parts, _ = export.next_parts(CoreSettings().migration_chunk_bytes_max)
+            parts, last = export.next_parts(CoreSettings().migration_chunk_bytes_max)
         for part in parts:
             with watch.of("ingest of a chunk"):
-                copy.ingest_chunk(part.data)
+                copy.ingest(part.data)
     with watch.of("drop"):
         deferred.take(store.release())
     while deferred.entries:

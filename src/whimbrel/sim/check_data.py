@@ -7,15 +7,15 @@ from typing import Any
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, Row, index_in
 from whimbrel.core.messages import (
-    FragmentAnswered,
-    FragmentSent,
     MigrationCommitAnswered,
     MigrationCommitRequested,
+    MigrationOpened,
     MigrationRequested,
-    SyncAnswered,
+    Purpose,
     SyncRefused,
     SyncRequested,
-    SyncSent,
+    TransferAnswered,
+    TransferSent,
     VersionsTold,
 )
 from whimbrel.core.model import MigrationInfo
@@ -36,7 +36,7 @@ from whimbrel.sim.watch import Checker, member_of
 from whimbrel.sim.workload import ABSENT, SCRATCH_MAP
 from whimbrel.sim.world import World
 
-_SYNC_MESSAGES = (SyncRequested, SyncSent, SyncAnswered, SyncRefused)
+_SYNC_MESSAGES = (SyncRequested, TransferSent, TransferAnswered, SyncRefused)
 BACKLOG_LOOKED_AT = 100_000
 """Events that may wait for a member that is paused."""
 EVENTS_PER_S_MAX = 60_000
@@ -57,8 +57,9 @@ class CopyRemains(Checker):
 
     rule = "D6"
     messages = (
-        FragmentSent,
-        FragmentAnswered,
+        MigrationOpened,
+        TransferSent,
+        TransferAnswered,
         MigrationRequested,
         MigrationCommitRequested,
         MigrationCommitAnswered,
@@ -79,7 +80,8 @@ class CopyRemains(Checker):
         if isinstance(migration, MigrationInfo):
             pid = self._partition_of[migration.id] = migration.partition_id
         else:
-            pid = self._partition_of.get(message.migration_id)
+            transfer = getattr(message, "transfer", "")
+            pid = self._partition_of.get(transfer or message.migration_id)
         if pid is not None:
             self._concerned = (host, pid)
             self._entries = entry_count(host, pid)
@@ -139,7 +141,7 @@ class LossIsTold(Checker):
     def started(self, host: Host) -> None:
         """A fresh process has told nothing; it tells what is lost of seats that it came back to."""
         self._expected[host.name] = {}
-        dataplane = member_of(host).dataplane
+        dataplane = member_of(host).dataplane.recovery
         seat_lost = dataplane.on_seat_lost
 
         def probed(pid: PartitionId, count: int) -> None:
@@ -307,8 +309,8 @@ class PermitsKept(Checker):
         """Q: a sync of the last safe point that still holds permits will never give them back."""
         held: dict[tuple[MemberId, tuple[MemberId, int]], int] = {}
         for host in self.world.up_hosts():
-            syncs = member_of(host).dataplane.anti_entropy
-            for key in syncs._serves:
+            syncs = member_of(host).dataplane.syncs
+            for key in syncs.served:
                 held[host.info.id, key] = self._held.get((host.info.id, key), self.world.now_us)
         limit_us = self.world.now_us - 2 * self.world.plan.settings.migration_timeout_us
         for (member, key), since_us in held.items():
@@ -318,7 +320,7 @@ class PermitsKept(Checker):
 
     @staticmethod
     def _used(host: Host) -> int:
-        syncs = member_of(host).dataplane.anti_entropy
+        syncs = member_of(host).dataplane.syncs
         return syncs.permits_requested + syncs.permits_served
 
 
@@ -377,7 +379,7 @@ class PrimarySpeaks(Checker):
     """R2: versions and syncs of somebody who is not our primary change nothing."""
 
     rule = "R2"
-    messages = (SyncSent, VersionsTold)
+    messages = (TransferSent, VersionsTold)
     sentence = "anti-entropy flows only from the primary"
 
     def __init__(self, world: World) -> None:
@@ -387,8 +389,8 @@ class PrimarySpeaks(Checker):
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E."""
         self._before.clear()
-        if isinstance(message, SyncSent):
-            pids = [message.partition_id]
+        if isinstance(message, TransferSent):
+            pids = [message.partition_id] if message.purpose is Purpose.SYNC else []
         else:
             pids = [replica.partition_id for replica in message.replicas]
         rows = member_of(host).migrations.table.rows

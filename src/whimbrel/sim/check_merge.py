@@ -116,10 +116,10 @@ class MergesAccounted(Checker):
         policy = self.world.plan.settings.map_settings(message.name).merge_policy
         after = self._records(host, message)
         incoming = MapStore()
-        incoming.ingest_chunk(message.chunk)
+        incoming.ingest(message.chunk)
         exists = member_of(host).registry.get(MAP_KIND, message.name) is not None
         is_merged = exists and not self._was_known and self._is_known(host, sender, message)
-        for key in incoming.keys_now():
+        for key in incoming.records:
             if key not in incoming.timings:
                 problem = _problem(
                     policy,

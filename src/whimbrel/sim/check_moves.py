@@ -20,7 +20,7 @@ from whimbrel.core.events import (
     ReplicaMigrated,
 )
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row, index_in
-from whimbrel.core.messages import FragmentSent
+from whimbrel.core.messages import Purpose, TransferSent
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.sim.bug import replace
 from whimbrel.sim.host import Host
@@ -150,18 +150,18 @@ class ChunksBounded(Checker):
     """X1: bytes of one migration under way (GCM-43, PIM-29)."""
 
     rule = "X1"
-    messages = (FragmentSent,)
+    messages = (TransferSent,)
     sentence = "a migration has at most one chunk of the stated size under way"
 
-    def received(self, host: Host, sender: MemberId, message: FragmentSent) -> None:
+    def received(self, host: Host, sender: MemberId, message: TransferSent) -> None:
         """E."""
         settings = self.world.plan.settings
-        if not settings.migration_fragments_enabled:
+        if not settings.migration_fragments_enabled or message.purpose is not Purpose.MIGRATION:
             return
         limit = settings.migration_chunk_bytes_max + self._record_bytes_max()
         size = sum(len(part.data) for part in message.parts)
         if size > limit:
-            pid = message.migration.partition_id
+            pid = message.partition_id
             self.fail(f"p{pid}: {size} bytes in one message, {limit} are allowed", host.name)
 
     def _record_bytes_max(self) -> int:

@@ -6,9 +6,9 @@ from typing import Any
 
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
-    FragmentSent,
     LegacyTablePublished,
     MigrationCommitRequested,
+    MigrationOpened,
     MigrationRequested,
     PromotionRequested,
     TablePublished,
@@ -22,7 +22,7 @@ from whimbrel.sim.world import STALENESS, World
 STALE_WRITE = "a stale primary takes a write"
 _TABLES = (TablePublished, LegacyTablePublished)
 _FROM_MASTER = (*_TABLES, PromotionRequested, MigrationCommitRequested, MigrationRequested)
-_WITH_COMPLETED = (*_TABLES, MigrationRequested, FragmentSent, MigrationCommitRequested)
+_WITH_COMPLETED = (*_TABLES, MigrationRequested, MigrationOpened, MigrationCommitRequested)
 
 
 class RisingVersions(Checker):
@@ -143,7 +143,7 @@ class MasterDecides(Checker):
             return
         cause = host.cause
         if not isinstance(cause, Received) or not isinstance(
-            cause.message, (*_FROM_MASTER, FragmentSent)
+            cause.message, (*_FROM_MASTER, MigrationOpened)
         ):
             what = type(cause.message if isinstance(cause, Received) else cause).__name__
             self.fail(f"p{pid} changed by {what}", host.name)
@@ -303,7 +303,7 @@ class OneMigration(Checker):
     """P8: caps hold at the master, and what is finished is forgotten in the end."""
 
     rule = "P8"
-    messages = (*_TABLES, MigrationRequested, FragmentSent)
+    messages = (*_TABLES, MigrationRequested, MigrationOpened)
     sentence = "one active migration per partition, parallel limits hold, finished ones drain"
 
     def __init__(self, world: World) -> None:
@@ -321,7 +321,7 @@ class OneMigration(Checker):
                 )
             return
         master = self.world.watch.host_of(message.migration.master)
-        if master is not None and not (isinstance(message, FragmentSent) and message.sequence):
+        if master is not None:
             self._look(master)
 
     def _look(self, master: Host) -> None:

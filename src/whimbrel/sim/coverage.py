@@ -13,12 +13,13 @@ from typing import Any
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
-    FragmentSent,
     MergeRequested,
     MigrationCommitRequested,
+    MigrationOpened,
     MigrationRequested,
-    SyncSent,
+    Purpose,
     TablePublished,
+    TransferSent,
 )
 from whimbrel.core.model import ClusterState, MemberList, MigrationKind, Verdict
 from whimbrel.core.replication.fragments import Fragment
@@ -120,9 +121,9 @@ class Sightings(Checker):
     messages = (
         TablePublished,
         MigrationRequested,
-        FragmentSent,
+        MigrationOpened,
         MigrationCommitRequested,
-        SyncSent,
+        TransferSent,
         MergeRequested,
     )
 
@@ -188,7 +189,9 @@ class Sightings(Checker):
             policy = self.world.plan.settings.map_settings(message.name).merge_policy
             self.saw(f"merge by {policy}")
             return
-        if isinstance(message, SyncSent):
+        if isinstance(message, TransferSent):
+            if message.purpose is not Purpose.SYNC:
+                return
             if message.last:
                 self.saw(SYNC)
             if table.rows[message.partition_id][0] != sender:

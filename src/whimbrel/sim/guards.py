@@ -15,7 +15,6 @@ import msgspec
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.jobs import finish
 from whimbrel.core.messages import (
-    FragmentPart,
     MigrationCommitRequested,
     StateAnswered,
 )
@@ -189,29 +188,26 @@ def lineage_compared(engine: Engine) -> None:
 
 def sync_replaces(engine: Engine) -> None:
     """A sync adds what the primary has and removes nothing (bug 37)."""
-    anti_entropy = engine.member.dataplane.anti_entropy
-    take_part = anti_entropy._take_part
+    syncs = engine.member.dataplane.syncs
+    swap_in = syncs._swap_in
 
-    def merge(sync: Any, partition: PartitionReplica, part: FragmentPart) -> None:
-        old = partition.fragments.get(part.namespace)
-        before = {} if old is None else dict(store_of(old).records)
-        take_part(sync, partition, part)
-        new = partition.fragments.get(part.namespace)
-        if part.last and new is not None and old is not new:
-            for key, record in before.items():
-                store_of(new).records.setdefault(key, record)
+    def merge(partition: PartitionReplica, shadow: Fragment) -> None:
+        old = partition.fragments.get(shadow.namespace)
+        for key, record in () if old is None else store_of(old).records.items():
+            store_of(shadow).records.setdefault(key, record)
+        swap_in(partition, shadow)
 
-    replace(anti_entropy, "_take_part", merge)
+    replace(syncs, "_swap_in", merge)
 
 
 def permits_returned(engine: Engine) -> None:
     """A permit that was taken for a request never comes back (bugs 33 and 35)."""
-    anti_entropy, settings = engine.member.dataplane.anti_entropy, engine.member.ctx.settings
+    syncs, settings = engine.member.dataplane.syncs, engine.member.ctx.settings
 
     def left() -> int:
-        return settings.replication_max_parallel - anti_entropy.counters["syncs_requested"]
+        return settings.replication_max_parallel - syncs.counters["syncs_requested"]
 
-    replace(anti_entropy, "_free_permits", left)
+    replace(syncs, "_free_permits", left)
 
 
 def copy_complete(engine: Engine) -> None:
@@ -221,9 +217,9 @@ def copy_complete(engine: Engine) -> None:
     source, host = member.migrations._source, member.dataplane.roles
 
     def first_only(outgoing: Any) -> None:
-        if outgoing.export is None:
-            outgoing.export = host.open_export(outgoing.migration)
-            outgoing.export.next_parts(1 << 30)
+        if outgoing.sending.export is None:
+            outgoing.sending.export = host.open_export(outgoing.migration)
+            outgoing.sending.export.next_parts(1 << 30)
         source._answer(outgoing, True, "")
 
     replace(source, "_advance", first_only)
@@ -232,7 +228,7 @@ def copy_complete(engine: Engine) -> None:
     def accept(sender: MemberId, message: MigrationCommitRequested) -> None:
         incoming = member.migrations._keeper.active.get(message.migration.partition_id)
         if incoming is not None and incoming.role is Role.DESTINATION:
-            vars(incoming)["complete"] = True
+            vars(incoming)["receiving"].complete = True
         commit(sender, message)
 
     member.migrations._handlers[MigrationCommitRequested] = accept

@@ -12,10 +12,10 @@ from typing import Any
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.merging.policies import latest_update
 from whimbrel.core.messages import (
-    FragmentSent,
     Message,
     MigrationCommitRequested,
     MigrationDataAnswered,
+    MigrationOpened,
     MigrationRequested,
 )
 from whimbrel.core.migration.serial.versions import serial_keeper
@@ -275,7 +275,7 @@ def any_table_version(engine: Engine) -> None:
 
         migrations._handlers[kind] = taken
 
-    for kind in (MigrationRequested, FragmentSent, MigrationCommitRequested):
+    for kind in (MigrationRequested, MigrationOpened, MigrationCommitRequested):
         accept(kind)
     replace(loop, "_is_repaired", lambda: not loop.repair.is_promoting)
 

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 from whimbrel.core.messages import (
     ClaimAnswered,
     ClaimRequested,
-    FragmentAnswered,
-    FragmentSent,
     LeaveRequested,
     MembersPublished,
     Message,
     MigrationCommitAnswered,
     MigrationCommitRequested,
     MigrationDataAnswered,
+    MigrationOpened,
     MigrationRequested,
     PromotionAnswered,
     PromotionRequested,
     PublicationAnswered,
     StateAnswered,
     StateRequested,
-    SyncSent,
     TablePublished,
+    TransferAnswered,
+    TransferSent,
 )
 from whimbrel.wire.links import ACKS, BACKUPS, FORWARD, FORWARD_REPLY
 
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 TRAPS: tuple[type[Message] | int, ...] = (
     MigrationRequested,
-    FragmentSent,
-    FragmentAnswered,
+    MigrationOpened,
+    TransferSent,
+    TransferAnswered,
     MigrationDataAnswered,
     MigrationCommitRequested,
     MigrationCommitAnswered,
@@ -51,7 +52,6 @@ TRAPS: tuple[type[Message] | int, ...] = (
     ClaimRequested,
     ClaimAnswered,
     LeaveRequested,
-    SyncSent,
     BACKUPS,
     ACKS,
     FORWARD,

@@ -126,10 +126,10 @@ class MergeTarget:
         reply = PendingReply(None)
         incoming = MapStore()
         try:
-            incoming.ingest_chunk(message.chunk)
+            incoming.ingest(message.chunk)
         except SerializationError as error:
             self._ctx.note("split_brain.damaged", "error", map=message.name, problem=str(error))
-        keys = incoming.keys_now()
+        keys = list(incoming.records)
         namespace = namespace_of(SERVICE, message.name)
         is_outdated = self._plane.holdings.is_destroyed(namespace, message.generation)
         if is_outdated or self._registry.get(MAP_KIND, message.name) is None:

@@ -8,7 +8,9 @@ backup. What follows from a changed row is in ``roles``, healing in ``anti_entro
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Final
 
+from whimbrel.core import messages as m
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect
 from whimbrel.core.ids import MemberId, PartitionId
@@ -22,9 +24,13 @@ from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.handover import HANDOVER, Handovers
 from whimbrel.core.replication.holdings import Holdings
-from whimbrel.core.replication.refill import REFILL, Refills
+from whimbrel.core.replication.primary_recovery import REFILL, PrimaryRecovery
 from whimbrel.core.replication.roles import Roles
 from whimbrel.core.replication.shortage import Shortage
+from whimbrel.core.replication.syncs import Syncs
+
+STALLED_US: Final = 1_000_000
+"""Backups that are not acknowledged for this long count as not in step."""
 
 
 class DataPlane:
@@ -37,9 +43,6 @@ class DataPlane:
     Attributes:
         partitions: By partition id.
         counters: Numbers for metrics, by name.
-        on_seat_lost: Told of each partition that a returned primary serves again, and how many
-            backups were lost: 0 when the hottest backup had the data, 6 when nobody had any
-            (GCM-09).
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -51,18 +54,43 @@ class DataPlane:
         ]
         names = ("backups_applied", "backups_ignored", "backups_refused", "backup_timeouts")
         self.counters = dict.fromkeys(names, 0)
-        self.on_seat_lost: Callable[[PartitionId, int], None] | None = None
         self.shortage = Shortage(ctx)
         self.doubts = Doubts(ctx)
         self.outgoing = BackupsOut(ctx, self.partitions, self.shortage, self.counters)
         self.holdings = Holdings(ctx, self.partitions, self.outgoing, self.shortage, self.doubts)
-        self.anti_entropy = AntiEntropy(self)
-        self.incoming = BackupsIn(
-            self.holdings, self.doubts, self.counters, self.anti_entropy.passed_by
+        self.recovery = PrimaryRecovery(ctx, self.holdings, self.outgoing, self.doubts)
+        self.syncs = Syncs(ctx, self.holdings, self.doubts, self.recovery)
+        self.anti_entropy = AntiEntropy(ctx, self.holdings, self.doubts, self.syncs, self.recovery)
+        self.incoming = BackupsIn(self.holdings, self.doubts, self.counters, self.syncs.passed_by)
+        self.handovers = Handovers(ctx, self.partitions, self.outgoing, self.doubts)
+        self.roles = Roles(
+            ctx,
+            self.holdings,
+            self.outgoing,
+            self.shortage,
+            self.doubts,
+            self.anti_entropy,
+            self.syncs,
+            self.recovery,
+            self.handovers,
         )
-        self.refills = Refills(self)
-        self.handovers = Handovers(self)
-        self.roles = Roles(self)
+        self._handlers = self._make_handlers()
+
+    def _make_handlers(self) -> dict[object, Callable[[MemberId, Any], None]]:
+        """Who takes which message, copies by their purpose; each takes its own type."""
+        return {
+            m.VersionsTold: self.anti_entropy.versions_told,
+            m.SyncRequested: self.anti_entropy.sync_requested,
+            m.SyncRefused: self.syncs.refused,
+            m.RefillRequested: self.recovery.requested,
+            m.RefillRefused: self.recovery.refused,
+            m.StandingRequested: self.handovers.standing_requested,
+            m.StandingAnswered: self.handovers.standing_told,
+            (m.TransferSent, m.Purpose.SYNC): self.syncs.sent,
+            (m.TransferAnswered, m.Purpose.SYNC): self.syncs.answered,
+            (m.TransferSent, m.Purpose.RECOVERY): self.recovery.sent,
+            (m.TransferAnswered, m.Purpose.RECOVERY): self.recovery.answered,
+        }
 
     def partition(self, pid: int) -> PartitionReplica:
         """The partition with this number."""
@@ -82,21 +110,23 @@ class DataPlane:
     def link_lost(self, member: MemberId) -> None:
         """The connection to a member broke: keep what goes there, end syncs with it."""
         self.outgoing.link_lost(member)
-        self.anti_entropy.link_lost(member)
-        self.refills.link_lost(member)
+        self.syncs.link_lost(member)
+        self.recovery.link_lost(member)
 
     def link_restored(self, member: MemberId) -> None:
         """Send again what was not acknowledged, and our own acknowledgements (decision 4)."""
         self.outgoing.link_restored(member)
         self.incoming.answer_again(member)
+        self.syncs.link_restored(member)
         self.anti_entropy.link_restored(member)
 
     def member_left(self, member: MemberId) -> None:
         """The member is off the list: whatever waits for it counts as done."""
         self.outgoing.member_left(member)
         self.incoming.member_left(member)
+        self.syncs.member_left(member)
         self.anti_entropy.member_left(member)
-        self.refills.link_lost(member)
+        self.recovery.link_lost(member)
 
     def view_changed(self, old: MemberList, new: MemberList) -> None:
         """A member list was installed: ``ctx.members`` is the new one.
@@ -118,20 +148,23 @@ class DataPlane:
         for partition in self.partitions:
             if partition.is_primary and not partition.row_has_none_of((*left, *came)):
                 self.outgoing.refresh_targets(partition)
-        self.refills.members_changed()
+        self.recovery.members_changed()
         self.handovers.members_changed()
         self.anti_entropy.start()
 
     def on_message(self, sender: MemberId, message: Message) -> None:
-        """A message of the replication part of ``core.messages``."""
-        self.anti_entropy.on_message(sender, message)
-        self.refills.on_message(sender, message)
-        self.handovers.on_message(sender, message)
+        """A message of the replication part of ``core.messages``; others are not for us."""
+        kind: object = type(message)
+        if isinstance(message, m.TransferSent | m.TransferAnswered):
+            kind = (kind, message.purpose)
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            handler(sender, message)
 
     def on_timer(self, key: str) -> None:
         """A timer whose key starts with ``replication.`` fired."""
         if key == REFILL:
-            self.refills.on_timer()
+            self.recovery.on_timer()
         elif key == FREE:
             self.holdings.deferred.on_timer()
         elif key == HANDOVER:
@@ -148,8 +181,14 @@ class DataPlane:
         self.counters["backup_timeouts"] += self.handovers.expire(before_us)
 
     def unsettled(self) -> int:
-        """What keeps this member's replicas from being known to be in step; 0 is safe."""
-        return self.anti_entropy.unsettled() + len(self.refills.lacking)
+        """What keeps this member's replicas from being known to be in step; 0 is safe.
+
+        Dirty namespaces, unconfirmed partitions, syncs, backups that have not answered for long,
+        seats without data.
+        """
+        doubts, late_us = self.doubts, self.ctx.now_us - STALLED_US
+        known = len(doubts.dirty) + len(doubts.unconfirmed) + self.syncs.requested
+        return known + self.outgoing.stalled(late_us) + len(self.recovery.lacking)
 
     def take_effects(self) -> list[Effect]:
         """The effects gathered by calls from outside ``Member.handle``."""

@@ -7,13 +7,10 @@ fragments, so the shared namespace of AE-18 has no member here.
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from whimbrel.core.ids import (
-    BACKUP_COUNT_MAX,
     EMPTY_ROW,
     NO_INDEX,
     MemberId,
@@ -22,12 +19,10 @@ from whimbrel.core.ids import (
     ReplicaIndex,
     Row,
 )
-from whimbrel.core.messages import FragmentPart, Vector
-from whimbrel.core.model import MigrationInfo
+from whimbrel.core.messages import Vector
 from whimbrel.core.replication.deferred_free import Freeable
 from whimbrel.core.replication.outbox import Outbox
 from whimbrel.core.replication.vectors import (
-    EMPTY_VECTOR,
     NO_LINEAGE,
     ZERO,
     Counters,
@@ -36,20 +31,11 @@ from whimbrel.core.replication.vectors import (
     promoted_from,
     slot_of,
 )
-from whimbrel.errors import SerializationError
 
 Follow = Callable[["Fragment", bytes, bytes], None]
 """Takes a changed fragment, the store's operation, and the record that travels to backups."""
 NOT_SHORT = -1
 """Stands for the version since which a fragment has had too few backups: it has enough."""
-KEYS_TAKEN = 50_000
-"""Keys of a fragment that are listed in one step, less than a millisecond."""
-MESSAGE_ENTRIES_MAX = 1_000
-"""A message with so many entries gets no further fragment: small entries cost time, not bytes."""
-PART_ENTRIES = 8
-"""A fragment of its own costs its receiver as much time as so many entries, ..."""
-PART_BYTES = 100
-"""... and about so many bytes beside its data."""
 
 
 class Store(Protocol):
@@ -65,19 +51,19 @@ class Store(Protocol):
         """Apply one backup operation; repeating it must be harmless."""
         ...
 
-    def keys_now(self) -> list[bytes]:
-        """The keys of this moment, in a list of the caller's."""
+    def open_cursor(self) -> Any:
+        """A place in a walk over everything; what it is, is the store's affair."""
         ...
 
-    def walk_keys(self) -> Iterator[bytes]:
-        """The keys one by one; raises RuntimeError once keys have come or gone."""
+    def export(self, cursor: Any, bytes_max: int) -> tuple[bytes, int, bool]:
+        """The next chunk of a walk, its entries and whether it is the last.
+
+        What is there from the first chunk to the last is in one of them, as it was when that was
+        made; what comes or goes meanwhile may be in none, or in two.
+        """
         ...
 
-    def export_chunk(self, keys: list[bytes], position: int, bytes_max: int) -> tuple[bytes, int]:
-        """Entries of these keys from a position on, and the next position."""
-        ...
-
-    def ingest_chunk(self, data: bytes) -> int:
+    def ingest(self, data: bytes) -> int:
         """Take in a chunk; raises SerializationError when it is damaged."""
         ...
 
@@ -395,183 +381,6 @@ class PartitionReplica:
         self.readable = self.is_primary and not (migrating and self.stale_read_disabled)
 
 
-class _KeyWalk:
-    """The keys of a store, some at a time: a list of a million takes 13 ms.
-
-    When keys come or go meanwhile, which a migration does not allow and a sync does, it begins
-    again with a list of all of them: an entry sent twice does no harm.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._walk = store.walk_keys()
-        self.is_over = False
-
-    def take(self) -> list[bytes]:
-        """The next keys."""
-        try:
-            keys = list(itertools.islice(self._walk, KEYS_TAKEN))
-        except RuntimeError:
-            self._walk = iter(self._store.keys_now())
-            keys = list(itertools.islice(self._walk, KEYS_TAKEN))
-        self.is_over = len(keys) < KEYS_TAKEN
-        return keys
-
-
-class FragmentExport:
-    """A cursor over whole fragments, one part a piece; implements ``ports.Export``.
-
-    A fragment's vector and first keys are taken with its first chunk (GCM-34), its entries when
-    their chunk is made. A change in between is in the data before the receiver's vector counts
-    it; its backup operation follows and repeats it. While writes wait (a migration) there is none.
-
-    ``verified`` fragments are those the receiver has already: a part without data carries the
-    vector for it to compare. They come last, when ``is_drained`` says that every backup operation
-    under way has been acknowledged, so that the receiver's replica can be compared at all.
-    """
-
-    def __init__(
-        self,
-        copied: Sequence[Fragment],
-        verified: Sequence[Fragment] = (),
-        drains: Sequence[tuple[Outbox, int]] = (),
-        *,
-        polls_max: int = 0,
-        in_one: bool = False,
-    ) -> None:
-        self._queue = list(copied)
-        self._verified = deque(verified)
-        self._drains = list(drains)
-        self._polls_left = polls_max
-        self._in_one = in_one
-        self._current = 0
-        self._position = 0
-        self._walk: _KeyWalk | None = None
-        self._keys: list[bytes] = []
-        self._vector = EMPTY_VECTOR
-        self.done = False
-
-    def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
-        """The next parts and whether they are the last; see ``ports.Export``.
-
-        An empty answer that is not the last means: ask again, backups are still under way.
-        """
-        parts: list[FragmentPart] = []
-        budget, entries = bytes_max, 0
-        while self._current < len(self._queue) and (self._in_one or _has_room(budget, entries)):
-            part, taken = self._next_part(bytes_max if self._in_one else budget)
-            budget -= len(part.data) + PART_BYTES
-            entries += taken + PART_ENTRIES
-            parts.append(part)
-            if not part.last and not self._in_one:
-                break
-        if self._current < len(self._queue):
-            return tuple(parts), False
-        if not self._is_drained() and self._polls_left > 0:
-            self._polls_left -= 1
-            return tuple(parts), False
-        while self._verified and (self._in_one or _has_room(budget, entries)):
-            fragment = self._verified.popleft()
-            parts.append(self._part(fragment, fragment.vector(), b"", first=False, last=True))
-            budget -= PART_BYTES
-            entries += PART_ENTRIES
-        self.done = not self._verified
-        return tuple(parts), self.done
-
-    def _next_part(self, budget: int) -> tuple[FragmentPart, int]:
-        """The next piece of the fragment whose turn it is, and how many entries are in it."""
-        fragment = self._queue[self._current]
-        first = self._walk is None
-        if self._walk is None:
-            self._walk = _KeyWalk(fragment.store)
-            self._keys = self._walk.take()
-            self._vector = fragment.vector()
-        walk, vector, begin = self._walk, self._vector, self._position
-        data, self._position = fragment.store.export_chunk(self._keys, begin, budget)
-        taken = self._position - begin
-        if self._position >= len(self._keys):
-            self._position = 0
-            self._keys = [] if walk.is_over else walk.take()
-        last = not self._keys
-        if last:
-            self._current += 1
-            self._walk = None
-        return self._part(fragment, vector, data, first=first, last=last), taken
-
-    @staticmethod
-    def _part(
-        fragment: Fragment, vector: Vector, data: bytes, *, first: bool, last: bool
-    ) -> FragmentPart:
-        return FragmentPart(
-            namespace=fragment.namespace,
-            data=data,
-            vector=vector,
-            settings=(fragment.sync_count, fragment.async_count),
-            first=first,
-            last=last,
-            generation=fragment.generation,
-        )
-
-    def _is_drained(self) -> bool:
-        self._drains = [
-            (outbox, sequence)
-            for outbox, sequence in self._drains
-            if outbox.acknowledged < sequence
-        ]
-        return not self._drains
-
-
-def _has_room(budget: int, entries: int) -> bool:
-    """Whether a message with so many bytes left, and so many entries, takes another piece."""
-    return budget > 0 and entries < MESSAGE_ENTRIES_MAX
-
-
-class Staging:
-    """Fragments that arrive for a migration, apart from the live ones until it is decided."""
-
-    def __init__(self, migration: MigrationInfo) -> None:
-        self.migration = migration
-        self.final_version = migration.initial_version + migration.step.increment
-        self.index = migration.step.destination_new
-        self.arriving: dict[Namespace, Fragment] = {}
-        self.complete: dict[Namespace, Fragment] = {}
-        self.compared: dict[Namespace, FragmentPart] = {}
-
-    def applies_to(self, index: ReplicaIndex, version: int) -> bool:
-        """Whether a row with our index and this version is what the migration leads to."""
-        return index == self.index and version >= self.final_version
-
-    def take(self, part: FragmentPart, empty: Fragment) -> Fragment | None:
-        """Take in one part.
-
-        Args:
-            part: The part.
-            empty: A new fragment of that namespace, used when the part is its first.
-
-        Returns:
-            What had arrived of the namespace before, and is to be freed.
-
-        Raises:
-            SerializationError: Damaged, or out of order.
-        """
-        namespace = part.namespace
-        if part.last and not part.first and not part.data and namespace not in self.arriving:
-            self.compared[namespace] = part
-            return None
-        former = None
-        if part.first:
-            former = self.arriving.pop(namespace, None) or self.complete.pop(namespace, None)
-            self.arriving[namespace] = empty
-        fragment = self.arriving.get(namespace)
-        if fragment is None:
-            raise SerializationError(f"a piece of {namespace} came before its first piece")
-        fragment.store.ingest_chunk(part.data)
-        if part.last:
-            fragment.install(part.vector, self.index)
-            self.complete[namespace] = self.arriving.pop(namespace)
-        return former
-
-
 def in_step(fragment: Fragment | None, vector: Vector, index: int) -> bool:
     """Whether a replica at ``index`` holds what a primary with this vector holds."""
     if fragment is None:
@@ -586,24 +395,3 @@ def in_step(fragment: Fragment | None, vector: Vector, index: int) -> bool:
         and same_lineage
         and agree_from(fragment.counters(), tuple(vector.counters), slot)
     )
-
-
-def same_migration(staging: Staging | None, migration: MigrationInfo) -> bool:
-    """Whether the staged migration is this one."""
-    return staging is not None and staging.migration.id == migration.id
-
-
-def check_parts(parts: Sequence[FragmentPart]) -> None:
-    """Refuse parts that no primary makes: settings out of range, vectors of a wrong length.
-
-    Raises:
-        SerializationError: A part is malformed.
-    """
-    for part in parts:
-        sync, asynchronous = part.settings
-        if min(sync, asynchronous) < 0 or sync + asynchronous > BACKUP_COUNT_MAX:
-            raise SerializationError(f"{part.namespace} has impossible backup counts")
-        if len(part.vector.counters) != len(ZERO) or len(part.vector.base) != len(ZERO):
-            raise SerializationError(f"{part.namespace} has a vector of a wrong length")
-        if part.generation < 0:
-            raise SerializationError(f"{part.namespace} has an impossible generation")
