@@ -310,7 +310,7 @@ class PermitsKept(Checker):
         held: dict[tuple[MemberId, tuple[MemberId, int]], int] = {}
         for host in self.world.up_hosts():
             syncs = member_of(host).dataplane.syncs
-            for key in syncs.served:
+            for key in syncs.exchange.given:
                 held[host.info.id, key] = self._held.get((host.info.id, key), self.world.now_us)
         limit_us = self.world.now_us - 2 * self.world.plan.settings.migration_timeout_us
         for (member, key), since_us in held.items():

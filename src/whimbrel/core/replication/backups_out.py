@@ -73,18 +73,15 @@ class BackupsOut:
     # -- refusing -------------------------------------------------------------------------
 
     def admit(self, partition: PartitionReplica, name: str | None) -> None:
-        """Look at all reasons to refuse a write, before it has any effect.
+        """Look at all reasons to refuse a write to a structure, before it has any effect.
 
-        Args:
-            partition: The partition.
-            name: The structure; None for what its clients were promised before (a merge), which no
-                number of missing backups keeps out.
+        Without a name it is a merge: its clients were answered before, on the other side of a
+        split, and no number of missing backups keeps it out.
 
         Raises:
             RetryableError: We are not the primary, the partition is migrating, or fewer than
                 ``min_in_sync`` backups are there.
-            OverloadedError: A backup cannot keep up: ``unacknowledged_backups_max`` operations, or
-                BYTES_IN_FLIGHT_MAX, are under way to it.
+            OverloadedError: Too much is under way to a backup (``Outbox.is_full``).
         """
         if not partition.writable:
             reason = "is migrating" if partition.is_primary else "has its primary elsewhere"

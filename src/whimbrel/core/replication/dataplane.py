@@ -87,9 +87,9 @@ class DataPlane:
             m.StandingRequested: self.handovers.standing_requested,
             m.StandingAnswered: self.handovers.standing_told,
             (m.TransferSent, m.Purpose.SYNC): self.syncs.sent,
-            (m.TransferAnswered, m.Purpose.SYNC): self.syncs.answered,
+            (m.TransferAnswered, m.Purpose.SYNC): self.syncs.exchange.answered,
             (m.TransferSent, m.Purpose.RECOVERY): self.recovery.sent,
-            (m.TransferAnswered, m.Purpose.RECOVERY): self.recovery.answered,
+            (m.TransferAnswered, m.Purpose.RECOVERY): self.recovery.exchange.answered,
         }
 
     def partition(self, pid: int) -> PartitionReplica:
@@ -187,7 +187,7 @@ class DataPlane:
         seats without data.
         """
         doubts, late_us = self.doubts, self.ctx.now_us - STALLED_US
-        known = len(doubts.dirty) + len(doubts.unconfirmed) + self.syncs.requested
+        known = len(doubts.dirty) + len(doubts.unconfirmed) + len(self.syncs.exchange.asked)
         return known + self.outgoing.stalled(late_us) + len(self.recovery.lacking)
 
     def take_effects(self) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""What a member holds of one partition: fragments with their versions, and how they are copied.
+"""What a member holds of one partition: fragments with their versions.
 
 Knows stores only through the narrow ``Store`` protocol. A fragment is the data of one structure in
 one partition; its key is a namespace (AE-17). Every structure of this grid is split into
@@ -103,16 +103,13 @@ class Fragment:
     of our own slot is kept up on the hot path; ``vector`` works the others out.
 
     Attributes:
-        service: For example ``map``.
-        name: The structure's name.
-        sync_count: Synchronous backups asked for.
-        async_count: Asynchronous backups asked for.
+        service, name: The parts of its namespace.
+        sync_count, async_count: Backups that are asked for.
         backup_count: Both together: how many counters an operation raises (AE-02).
         generation: The number of the structure's destruction that this was begun after, 0 for none.
         lineage: Who counts (AE-11).
         base_lineage: Where the counting primary started from, with ``base``.
-        slot: Our own slot.
-        value: The counter in our own slot.
+        slot, value: Our own slot and the counter in it.
         is_dirty: We know that we may have missed something (AE-07).
         head: The constant part of our backup operations as primary; empty when it must be made.
         sync_targets: Outboxes of the synchronous backups there are, when we are the primary.
@@ -124,28 +121,10 @@ class Fragment:
     """
 
     __slots__ = (
-        "_start",
-        "apply",
-        "async_count",
-        "backup_count",
-        "base",
-        "base_lineage",
-        "generation",
-        "head",
-        "is_dirty",
-        "lineage",
-        "name",
-        "namespace",
-        "others",
-        "partition_id",
-        "service",
-        "short_from",
-        "slot",
-        "store",
-        "sync_count",
-        "sync_targets",
-        "value",
-    )
+        "_start", "apply", "async_count", "backup_count", "base", "base_lineage", "generation",
+        "head", "is_dirty", "lineage", "name", "namespace", "others", "partition_id", "service",
+        "short_from", "slot", "store", "sync_count", "sync_targets", "value",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -238,20 +217,12 @@ class Fragment:
         self.store.stop_sweeping()
 
     def meet_lineage(self, lineage: int, base_lineage: int, base: Counters, slot: int) -> bool:
-        """Compare with the starting point of a primary that we have not counted under (AE-11).
+        """Compare with where a new primary started, whose ``lineage`` we have not met (AE-11).
 
-        Equal: nothing is missing. Different: the fragment is dirty. Either way we count on from
-        that starting point, so that all of this primary's operations are applied from now on.
-        Zero counters on both sides mean two empty fragments, whoever counted.
-
-        Args:
-            lineage: The new primary's.
-            base_lineage: Lineage it took over from.
-            base: Counters it started with.
-            slot: The first slot we keep.
-
-        Returns:
-            Whether we are in step with that starting point.
+        Equal: nothing is missing. Different: the fragment is dirty, and the answer is False. Either
+        way we count on from that starting point in the slots from ``slot`` on, so that all of this
+        primary's operations are applied from now on. Zero counters on both sides mean two empty
+        fragments, whoever counted.
         """
         own = self.counters()[slot:]
         agrees = own == base[slot:] and (self.lineage == base_lineage or not any(own))
@@ -268,10 +239,8 @@ class PartitionReplica:
     """What this member holds and is for one partition.
 
     Attributes:
-        pid: The partition.
         index: Our own replica index in our table, NO_INDEX for none.
-        version: The row's version.
-        row: The row.
+        row, version: The row in our table, and its version.
         migrating: Writes wait (GCM-31).
         has_data: False while we are back in our seat without the data that belong there.
         is_primary: ``index`` is 0, and we have the data.
@@ -282,31 +251,16 @@ class PartitionReplica:
             operations already; what we hold then follows that row.
         primary_since: Version of the row with which the present primary came.
         lineage: Ours, while we are the primary.
-        fragments: Namespace to fragment.
         maps: Map name to fragment: the hot path's short cut into ``fragments``.
         backups: (index, member) of the backups in the row that are on the member list; kept
             while we are the primary.
     """
 
     __slots__ = (
-        "ahead_version",
-        "backups",
-        "fragments",
-        "has_data",
-        "index",
-        "is_confirmed",
-        "is_primary",
-        "lineage",
-        "maps",
-        "migrating",
-        "pid",
-        "primary_since",
-        "readable",
-        "row",
-        "stale_read_disabled",
-        "version",
-        "writable",
-    )
+        "ahead_version", "backups", "fragments", "has_data", "index", "is_confirmed",
+        "is_primary", "lineage", "maps", "migrating", "pid", "primary_since", "readable", "row",
+        "stale_read_disabled", "version", "writable",
+    )  # fmt: skip
 
     def __init__(self, pid: PartitionId, *, stale_read_disabled: bool = False) -> None:
         self.pid = pid

@@ -117,7 +117,7 @@ class Handovers:
             if is_backup:
                 left.append(one)
             else:
-                self._settle(one)
+                one.reply.release(self._outgoing.completed)
         self._keep(pid, left)
         if left and not self._ctx.is_armed(HANDOVER):
             self._ctx.arm(HANDOVER, 0)
@@ -127,14 +127,6 @@ class Handovers:
             self._refused[pid] = waiting
         else:
             del self._refused[pid]
-
-    def _settle(self, one: _Refused) -> None:
-        """The copy that the reply waits for exists, or is no longer asked for."""
-        reply = one.reply
-        reply.released += 1
-        reply.remaining -= 1
-        if reply.remaining == 0:
-            self._outgoing.completed.append(reply)
 
     def _fail(self, one: _Refused, reason: str) -> bool:
         failed = one.reply.fail(reason)
@@ -185,7 +177,7 @@ class Handovers:
             return
         for one in waiting:
             if one.member == sender and told.standing is Standing.IN_STEP:
-                self._settle(one)
+                one.reply.release(self._outgoing.completed)
             elif one.member == sender:
                 self._fail(one, FAILED_STALE)
         self._keep(pid, [one for one in waiting if one.member != sender])

@@ -17,7 +17,7 @@ from whimbrel.core.replication.backups_out import PREFIX, BackupsOut, encode, ma
 from whimbrel.core.replication.deferred_free import DeferredFree
 from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, Observer, PartitionReplica, Store
-from whimbrel.core.replication.outbox import PendingReply
+from whimbrel.core.replication.outbox import Reply
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.vectors import make_lineage
 from whimbrel.errors import SerializationError
@@ -59,12 +59,9 @@ class Holdings:
         self._heads: dict[MemberId, dict[bytes, Fragment]] = {}
 
     def register(self, service: str, factory: StoreFactory, counts: BackupCounts) -> None:
-        """Let a service keep fragments here.
+        """Let a service keep fragments here: the part of their namespaces before the slash.
 
-        Args:
-            service: The part of a namespace before the slash.
-            factory: Makes an empty store for the structure of a given name.
-            counts: (sync, async) backups of the structure of a given name.
+        The others give an empty store, and the (sync, async) backups, of a structure by its name.
         """
         self._services[service] = (factory, counts)
 
@@ -73,12 +70,7 @@ class Holdings:
     def make(
         self, pid: PartitionId, namespace: Namespace, part: FragmentPart | None = None
     ) -> Fragment:
-        """An empty fragment that nobody holds yet.
-
-        Args:
-            pid: The partition.
-            namespace: Whose it is.
-            part: The piece of the copy that it is for; None makes a fragment of today.
+        """An empty fragment that nobody holds yet, for the copy that a part is of, or of today.
 
         Raises:
             SerializationError: No service of ours is responsible for the namespace.
@@ -150,12 +142,7 @@ class Holdings:
         return generation < self._generations.get(namespace, 0)
 
     def destroy(self, namespace: Namespace, generation: int) -> None:
-        """Discard what a structure held before a destruction, in every partition.
-
-        Args:
-            namespace: Whose fragments and vectors go.
-            generation: The number of the destruction; what was begun after it stays.
-        """
+        """Discard what a structure held before the destruction of this number, everywhere."""
         if generation <= self._generations.get(namespace, 0):
             return
         self._generations[namespace] = generation
@@ -175,15 +162,12 @@ class Holdings:
         partition: PartitionReplica,
         fragment: Fragment,
         operation: bytes,
-        reply: PendingReply | None,
+        reply: Reply,
     ) -> None:
         """Count a change that was made here as primary, and send it to the backups (AE-02, AE-04).
 
-        Args:
-            partition: The partition, of which we are the primary.
-            fragment: What was changed.
-            operation: The store's backup operation.
-            reply: Who waits for it: its ``remaining`` rises by the acknowledgements that will come.
+        ``operation`` is the store's backup operation; the ``remaining`` of a reply that waits for
+        it rises by the acknowledgements that will come.
         """
         count = fragment.backup_count
         if not count:

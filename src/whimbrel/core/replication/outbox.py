@@ -77,6 +77,17 @@ class PendingReply(msgspec.Struct, eq=False, gc=False):
         self.failed = reason
         return True
 
+    def release(self, completed: list[PendingReply]) -> None:
+        """Wait for one acknowledgement less: nobody is asked for it any more."""
+        self.released += 1
+        self.remaining -= 1
+        if self.remaining == 0:
+            completed.append(self)
+
+
+Reply = PendingReply | None
+"""Who waits for the backups of a change; None for nobody."""
+
 
 class Frame(msgspec.Struct, eq=False):
     """Operations of one turn for one target."""
@@ -84,7 +95,7 @@ class Frame(msgspec.Struct, eq=False):
     sequence: int
     body: bytes
     count: int
-    replies: list[PendingReply | None]
+    replies: list[Reply]
     sent_us: int
 
 
@@ -100,26 +111,16 @@ class Outbox:
     """
 
     __slots__ = (
-        "acknowledged",
-        "bytes_in_flight",
-        "frames",
-        "in_flight",
-        "incarnation",
-        "is_up",
-        "member",
-        "must_resend",
-        "operations",
-        "replies",
-        "sequence",
-        "stream",
-    )
+        "acknowledged", "bytes_in_flight", "frames", "in_flight", "incarnation", "is_up",
+        "member", "must_resend", "operations", "replies", "sequence", "stream",
+    )  # fmt: skip
 
     def __init__(self, member: MemberId, incarnation: int, stream: int) -> None:
         self.member = member
         self.incarnation = incarnation
         self.stream = stream
         self.operations: list[bytes] = []
-        self.replies: list[PendingReply | None] = []
+        self.replies: list[Reply] = []
         self.frames: deque[Frame] = deque()
         self.sequence = 0
         self.acknowledged = 0
@@ -165,27 +166,19 @@ class Outbox:
         operations, replies = self.operations, self.replies
         self.operations, self.replies = [], []
         self.in_flight += len(operations)
-        total = sum(map(len, operations))
-        self.bytes_in_flight += total
-        if total <= FRAME_BYTES_TARGET:
-            return [self._add_frame(operations, replies, now_us)]
+        self.bytes_in_flight += sum(map(len, operations))
         start, size = 0, 0
         fresh: list[Frame] = []
         for position, operation in enumerate(operations):
             size += len(operation)
             if size >= FRAME_BYTES_TARGET or position + 1 == len(operations):
                 stop = position + 1
-                fresh.append(self._add_frame(operations[start:stop], replies[start:stop], now_us))
+                self.sequence += 1
+                body, waiting = b"".join(operations[start:stop]), replies[start:stop]
+                fresh.append(Frame(self.sequence, body, stop - start, waiting, now_us))
                 start, size = stop, 0
+        self.frames.extend(fresh)
         return fresh
-
-    def _add_frame(
-        self, operations: list[bytes], replies: list[PendingReply | None], now_us: int
-    ) -> Frame:
-        self.sequence += 1
-        frame = Frame(self.sequence, b"".join(operations), len(operations), replies, now_us)
-        self.frames.append(frame)
-        return frame
 
     def _payload(self, frame: Frame) -> bytes:
         head = _pack_frame(self.incarnation, self.stream, frame.sequence, frame.count)
@@ -255,10 +248,7 @@ class Outbox:
         The member left, or its replica was taken over by another that has got all the data.
         """
         for reply in self._take_waiting(partition_id):
-            reply.released += 1
-            reply.remaining -= 1
-            if reply.remaining == 0:
-                completed.append(reply)
+            reply.release(completed)
 
     def disown(self, partition_id: int, completed: list[PendingReply]) -> None:
         """Nobody can tell what became of the writes of a partition: their replies fail."""
@@ -314,14 +304,8 @@ class Inbox:
     """
 
     __slots__ = (
-        "_gap_told",
-        "_refused",
-        "applied",
-        "incarnation",
-        "owed",
-        "refusals",
-        "stream",
-    )
+        "_gap_told", "_refused", "applied", "incarnation", "owed", "refusals", "stream",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.incarnation = 0
@@ -333,12 +317,9 @@ class Inbox:
         self._gap_told = -1
 
     def admit(self, payload: bytes) -> tuple[int, int] | None:
-        """Read a frame's head.
+        """Its sequence and number of operations when a frame is the next one and to be applied.
 
-        Returns:
-            (sequence, number of operations) when the frame is the next one and is to be applied;
-            None for a repeated frame, which is acknowledged again, and for one that comes too
-            early, whose sender is asked to repeat.
+        A repeated frame is acknowledged again; one that comes too early is asked for again.
 
         Raises:
             ProtocolError: The head is cut off.

@@ -20,7 +20,6 @@ from whimbrel.core.messages import (
     Purpose,
     RefillRefused,
     RefillRequested,
-    TransferAnswered,
     TransferSent,
 )
 from whimbrel.core.model import ClusterState
@@ -30,7 +29,6 @@ from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.transfer import Asked, Exchange, FragmentExport, Shadows
 from whimbrel.core.replication.vectors import NO_LINEAGE, make_lineage
-from whimbrel.errors import SerializationError
 
 REFILL: Final = "replication.refill"
 LOOK_US: Final = 250_000
@@ -57,7 +55,7 @@ class PrimaryRecovery:
         self._doubts = doubts
         self._lacking: dict[PartitionId, dict[MemberId, None]] = {}
         """Our rows' partitions without data, each with the members that have none either."""
-        self._exchange: Exchange[Asked] = Exchange(ctx, Purpose.RECOVERY)
+        self.exchange = Exchange(ctx, Purpose.RECOVERY)
         self.on_seat_lost: Callable[[PartitionId, int], None] | None = None
 
     @property
@@ -70,7 +68,7 @@ class PrimaryRecovery:
     def row_coming(self, partition: PartitionReplica, index: ReplicaIndex) -> None:
         """Our row of a partition is about to change: do we have what it says we have?"""
         pid = partition.pid
-        self._exchange.end_asked(pid)
+        self.exchange.end_asked(pid)
         self.end_giving(pid)
         if index == NO_INDEX:
             partition.has_data = True
@@ -83,7 +81,8 @@ class PrimaryRecovery:
 
     def end_giving(self, pid: PartitionId) -> None:
         """What we give of a partition changes: whoever is given it asks anew."""
-        for member, number in self._exchange.end_given(pid):
+        ended = self.exchange.end_given(lambda sending: sending.partition_id == pid)
+        for member, number, _ in ended:
             self._ctx.send(member, RefillRefused(number, pid, False))
 
     def look(self, partition: PartitionReplica) -> None:
@@ -104,8 +103,8 @@ class PrimaryRecovery:
 
     def on_timer(self) -> None:
         """Ask for what is lacking, as much at once as syncs are allowed (AE-14)."""
-        self._exchange.give_up_silent()
-        asked = self._exchange.asked
+        self.exchange.give_up_silent()
+        asked = self.exchange.asked
         if self._ctx.state is not ClusterState.IN_TRANSITION:
             limit = max(1, self._ctx.settings.replication_max_parallel)
             for pid in list(self._lacking):
@@ -113,7 +112,7 @@ class PrimaryRecovery:
                     break
                 if pid not in asked and self._holdings.partitions[pid].index == 0:
                     self._begin(self._holdings.partitions[pid])
-        if self._lacking or self._exchange.given:
+        if self._lacking or self.exchange.given:
             self._ctx.arm(REFILL, LOOK_US)
 
     def _begin(self, partition: PartitionReplica) -> None:
@@ -124,7 +123,7 @@ class PrimaryRecovery:
             if not index or member is None or member in without or not ctx.is_member(member):
                 continue
             shadows = Shadows(self._holdings, pid, index)
-            asked = self._exchange.asked[pid] = Asked(ctx, ctx.next_number(), member, shadows)
+            asked = self.exchange.asked[pid] = Asked(ctx, member, shadows)
             ctx.send(member, RefillRequested(asked.number, pid, partition.version))
             return
         self._finish(partition, (), LOST_ALL)
@@ -132,14 +131,14 @@ class PrimaryRecovery:
     def sent(self, sender: MemberId, message: TransferSent) -> None:
         """Parts of what we asked for."""
         pid = message.partition_id
-        asked = self._exchange.find(sender, message)
+        asked = self.exchange.find(sender, pid, message.transfer)
         if asked is None:
-            self._exchange.answer(sender, message, "it was not asked for")
+            self.exchange.answer(sender, message, "it was not asked for")
             return
         shadows = asked.shadows
         problem = asked.take(message, lambda parts: _take(shadows, parts))
         if problem:
-            self._exchange.end_asked(pid)
+            self.exchange.end_asked(pid)
             self._ctx.note("refill_damaged", "warning", partition=pid, problem=problem)
         elif asked.complete:
             # A change of state counts on what we said we lack: it is asked for again then.
@@ -147,8 +146,8 @@ class PrimaryRecovery:
                 arrived = list(shadows.whole.values())
                 shadows.whole.clear()
                 self._finish(self._holdings.partitions[pid], arrived, shadows.index - 1)
-            self._exchange.end_asked(pid)
-        self._exchange.answer(sender, message, problem)
+            self.exchange.end_asked(pid)
+        self.exchange.answer(sender, message, problem)
 
     def _finish(
         self, partition: PartitionReplica, fragments: Sequence[Fragment], lost: int
@@ -178,26 +177,22 @@ class PrimaryRecovery:
 
     def refused(self, sender: MemberId, message: RefillRefused) -> None:
         """Not now, or never: then the next colder backup is asked."""
-        asked = self._exchange.asked.get(message.partition_id)
-        if asked is None or asked.number != message.refill_id or asked.member != sender:
+        pid = message.partition_id
+        if self.exchange.find(sender, pid, message.refill_id) is None:
             return
-        self._exchange.end_asked(message.partition_id)
+        self.exchange.end_asked(pid)
         if message.has_none:
-            self._lacking[message.partition_id][sender] = None
+            self._lacking[pid][sender] = None
             self._ctx.arm(REFILL, 0)
 
     # -- the backup -----------------------------------------------------------------------
-
-    def answered(self, sender: MemberId, answer: TransferAnswered) -> None:
-        """The message in flight was taken, or nothing more is wanted."""
-        self._exchange.answered(sender, answer)
 
     def requested(self, sender: MemberId, request: RefillRequested) -> None:
         """Give a returned primary what we have, if the row is the same for both of us."""
         pid = request.partition_id
         if not 0 <= pid < len(self._holdings.partitions):
             return
-        if (sender, request.refill_id) in self._exchange.given:
+        if (sender, request.refill_id) in self.exchange.given:
             return
         partition = self._holdings.partitions[pid]
         is_ours = partition.primary == sender and partition.version == request.partition_version
@@ -207,13 +202,13 @@ class PrimaryRecovery:
         export = FragmentExport(list(partition.fragments.values()), marks_doubts=True)
         if not self._ctx.is_armed(REFILL):
             self._ctx.arm(REFILL, LOOK_US)
-        self._exchange.give(sender, request.refill_id, pid, export, 0)
+        self.exchange.give(sender, request.refill_id, pid, export, 0)
 
     # -- links and members ----------------------------------------------------------------
 
     def link_lost(self, member: MemberId) -> None:
         """What was under way to or from a member may be lost: it is begun anew."""
-        self._exchange.link_lost(member)
+        self.exchange.link_lost(member)
 
     def members_changed(self) -> None:
         """Who has left is not asked; who came back is asked anew."""
@@ -225,6 +220,5 @@ class PrimaryRecovery:
 def _take(shadows: Shadows, parts: Sequence[FragmentPart]) -> None:
     """Fill the fragments to come; what its giver doubts is dirty."""
     for part, fragment in shadows.take(parts):
-        if fragment is None:
-            raise SerializationError(f"{part.namespace} came without its data")
-        fragment.is_dirty = part.vector.lineage == NO_LINEAGE and any(part.vector.counters)
+        if fragment is not None:
+            fragment.is_dirty = part.vector.lineage == NO_LINEAGE and any(part.vector.counters)

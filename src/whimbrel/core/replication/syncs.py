@@ -12,13 +12,12 @@ from typing import Final
 from zlib import crc32
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
     FragmentPart,
     Purpose,
     SyncRefused,
     SyncRequested,
-    TransferAnswered,
     TransferSent,
 )
 from whimbrel.core.replication.doubts import Doubts
@@ -26,7 +25,6 @@ from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.primary_recovery import PrimaryRecovery
 from whimbrel.core.replication.transfer import Asked, Exchange, FragmentExport, Shadows
-from whimbrel.errors import SerializationError
 
 PAUSE_US: Final = 1_000_000
 """What was refused is not asked for again for half of this and up to as much more."""
@@ -34,23 +32,6 @@ ASKS_MAX: Final = 64
 """Partitions with dirty namespaces looked at in one round."""
 LOG_MAX: Final = 1_000
 """Operations remembered for one namespace between a request and its first answer."""
-
-
-class Sync(Asked):
-    """A request of ours that is not answered to the end."""
-
-    def __init__(
-        self,
-        ctx: Context,
-        number: int,
-        primary: MemberId,
-        shadows: Shadows,
-        namespaces: tuple[Namespace, ...],
-    ) -> None:
-        super().__init__(ctx, number, primary, shadows)
-        self.namespaces = namespaces
-        self.passed: dict[Namespace, list[tuple[int, int, bytes]]] = {}
-        """(lineage, counter, operation) that came before the first answer."""
 
 
 class Syncs:
@@ -63,7 +44,7 @@ class Syncs:
         self._holdings = holdings
         self._doubts = doubts
         self._recovery = recovery
-        self._exchange: Exchange[Sync] = Exchange(ctx, Purpose.SYNC)
+        self.exchange = Exchange(ctx, Purpose.SYNC)
         self._down: dict[MemberId, list[SyncRefused]] = {}
         """Members without a link, and what is to be said to them when there is one."""
         self._not_before_us: dict[PartitionId, int] = {}
@@ -73,22 +54,12 @@ class Syncs:
     @property
     def permits_requested(self) -> int:
         """Permits that our own requests hold."""
-        return sum(len(sync.namespaces) for sync in self._exchange.asked.values())
+        return sum(len(sync.namespaces) for sync in self.exchange.asked.values())
 
     @property
     def permits_served(self) -> int:
         """Permits that our answers hold."""
-        return sum(sending.weight for sending in self._exchange.given.values())
-
-    @property
-    def served(self) -> list[tuple[MemberId, int]]:
-        """Whom we are answering, with the numbers of their requests."""
-        return list(self._exchange.given)
-
-    @property
-    def requested(self) -> int:
-        """Requests of ours under way."""
-        return len(self._exchange.asked)
+        return sum(sending.weight for sending in self.exchange.given.values())
 
     def is_up(self, member: MemberId) -> bool:
         """Whether a member can be asked."""
@@ -98,14 +69,14 @@ class Syncs:
 
     def row_changed(self, pid: PartitionId) -> None:
         """A row changed: syncs of the partition end, on both sides (facts 5.1)."""
-        self._exchange.end_asked(pid)
-        for member, number in self._exchange.end_given(pid):
-            self.refuse(member, number, pid, "the row changed")
+        self.exchange.end_asked(pid)
+        for ended in self.exchange.end_given(lambda sending: sending.partition_id == pid):
+            self.refuse(*ended, "the row changed")
 
     def link_lost(self, member: MemberId) -> None:
         """Parts of syncs with this member may be lost: they are begun anew later."""
         refused = self._down.setdefault(member, [])
-        for number, pid in self._exchange.link_lost(member):
+        for _, number, pid in self.exchange.link_lost(member):
             refused.append(SyncRefused(number, pid, "the link was lost"))
 
     def link_restored(self, member: MemberId) -> None:
@@ -120,7 +91,7 @@ class Syncs:
 
     def look_after(self) -> None:
         """Give up what makes no progress, and ask for what is dirty; once in a while."""
-        self.counters["syncs_timed_out"] += self._exchange.give_up_silent()
+        self.counters["syncs_timed_out"] += self.exchange.give_up_silent()
         dirty = dict.fromkeys(fragment.partition_id for fragment in self._doubts.dirty)
         for pid in list(dirty)[:ASKS_MAX]:
             self.ask(self._holdings.partitions[pid])
@@ -134,7 +105,7 @@ class Syncs:
         """
         ctx, pid = self._ctx, partition.pid
         primary = partition.primary
-        if pid in self._exchange.asked or partition.index < 1 or primary is None:
+        if pid in self.exchange.asked or partition.index < 1 or primary is None:
             return
         if ctx.now_us < self._not_before_us.get(pid, 0) or not self.is_up(primary):
             return
@@ -145,8 +116,8 @@ class Syncs:
             return
         wanted = tuple(namespaces[:free])
         shadows = Shadows(self._holdings, pid, partition.index)
-        sync = Sync(ctx, ctx.next_number(), primary, shadows, wanted)
-        self._exchange.asked[pid] = sync
+        sync = Asked(ctx, primary, shadows, wanted)
+        self.exchange.asked[pid] = sync
         self._not_before_us.pop(pid, None)
         self.counters["syncs_requested"] += 1
         version, index = partition.version, partition.index
@@ -158,7 +129,7 @@ class Syncs:
         While one is under way the operation is kept for, or applied to, the fragment to come.
         """
         pid, namespace = fragment.partition_id, fragment.namespace
-        sync = self._exchange.asked.get(pid)
+        sync = self.exchange.asked.get(pid)
         if sync is None:
             self.ask(self._holdings.partitions[pid])
         elif namespace in sync.shadows.arriving:
@@ -173,29 +144,31 @@ class Syncs:
     def sent(self, sender: MemberId, message: TransferSent) -> None:
         """Parts of an answer to us."""
         pid = message.partition_id
-        sync = self._exchange.find(sender, message)
+        sync = self.exchange.find(sender, pid, message.transfer)
         if sync is None or self._holdings.partitions[pid].primary != sender:
-            self._exchange.answer(sender, message, "it was not asked for")
+            self.exchange.answer(sender, message, "it was not asked for")
             return
         partition = self._holdings.partitions[pid]
         problem = sync.take(message, lambda parts: self._take(sync, partition, parts))
-        self._exchange.answer(sender, message, problem)
+        self.exchange.answer(sender, message, problem)
         if problem:
-            self._exchange.end_asked(pid)
+            self.exchange.end_asked(pid)
             self._postpone(pid)
             self._ctx.note("sync_damaged", "warning", partition=pid, problem=problem)
         elif sync.complete:
-            self._exchange.end_asked(pid)
+            self.exchange.end_asked(pid)
             self.counters["syncs_completed"] += 1
             if any(fragment.is_dirty for fragment in partition.fragments.values()):
                 self._postpone(pid)
             self._recovery.look(partition)
 
-    def _take(self, sync: Sync, partition: PartitionReplica, parts: Sequence[FragmentPart]) -> None:
+    def _take(
+        self, sync: Asked, partition: PartitionReplica, parts: Sequence[FragmentPart]
+    ) -> None:
         """Fill the fragments to come; each that is complete replaces the old one (AE-24)."""
         for part, shadow in sync.shadows.take(parts):
             if shadow is None:
-                raise SerializationError(f"{part.namespace} came without its data")
+                continue
             if part.first:
                 for entry in sync.passed.pop(part.namespace, ()):
                     _apply_to_shadow(shadow, *entry)
@@ -209,9 +182,8 @@ class Syncs:
 
     def refused(self, sender: MemberId, message: SyncRefused) -> None:
         """Not now: the permits are free at once, the request is made again later (AE-15)."""
-        sync = self._exchange.asked.get(message.partition_id)
-        if sync is not None and sync.number == message.sync_id and sync.member == sender:
-            self._exchange.end_asked(message.partition_id)
+        if self.exchange.find(sender, message.partition_id, message.sync_id) is not None:
+            self.exchange.end_asked(message.partition_id)
             self.counters["syncs_refused"] += 1
             self._postpone(message.partition_id)
 
@@ -227,7 +199,7 @@ class Syncs:
 
     def give(self, partition: PartitionReplica, sender: MemberId, request: SyncRequested) -> None:
         """Answer a backup of a partition of ours, or refuse and keep no trace (AE-15)."""
-        if (sender, request.sync_id) in self._exchange.given:
+        if (sender, request.sync_id) in self.exchange.given:
             return
         fragments = [
             partition.fragments[namespace]
@@ -243,11 +215,7 @@ class Syncs:
             self.refuse(sender, request.sync_id, partition.pid, "no permit")
         else:
             export = FragmentExport(fragments)
-            self._exchange.give(sender, request.sync_id, partition.pid, export, len(fragments))
-
-    def answered(self, sender: MemberId, answer: TransferAnswered) -> None:
-        """The message in flight to a backup was taken, or the backup wants no more."""
-        self._exchange.answered(sender, answer)
+            self.exchange.give(sender, request.sync_id, partition.pid, export, len(fragments))
 
     def _free_permits(self) -> int:
         limit = self._ctx.settings.replication_max_parallel
@@ -259,11 +227,11 @@ class Syncs:
         Members that spend all permits on asking one another would refuse each other for ever; in
         every such circle somebody is asked by a member with a smaller id.
         """
-        for pid, sync in list(self._exchange.asked.items()):
+        for pid, sync in list(self.exchange.asked.items()):
             if self._free_permits() >= wanted:
                 return
             if sync.sequence == 0:
-                self._exchange.end_asked(pid)
+                self.exchange.end_asked(pid)
                 self._postpone(pid)
 
     def refuse(self, member: MemberId, number: int, pid: PartitionId, reason: str) -> None:

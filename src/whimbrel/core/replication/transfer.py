@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, Namespace, PartitionId
@@ -141,13 +141,10 @@ class Sending:
     """A copy that we give to a member.
 
     Attributes:
-        export: What is left to be sent.
-        sequence: Number of the message in flight; 0 before the first one.
+        sequence: Number of the message in flight, sent ``attempts`` times, last at ``sent_us``; 0
+            before the first one.
         last: Whether that one is the last.
-        bytes_moved: Data sent so far.
-        sent_us: When the message in flight was sent last.
         progress_us: When the receiver last took something, or the copy began.
-        attempts: How often the message in flight was sent.
         weight: What it counts for in a limit of its giver.
     """
 
@@ -155,7 +152,7 @@ class Sending:
         self, ctx: Context, purpose: Purpose, transfer: str, pid: PartitionId, member: MemberId
     ) -> None:
         self._ctx = ctx
-        self.purpose = purpose
+        self._purpose = purpose
         self.transfer = transfer
         self.partition_id = pid
         self.member = member
@@ -181,14 +178,9 @@ class Sending:
             self._ctx.send(self.member, self._message)
 
     def advance(self, *, or_nothing: bool = False) -> bool:
-        """The message in flight has arrived: send the next one.
+        """The message in flight has arrived: send the next one; False when everything is sent.
 
-        Args:
-            or_nothing: The receiver knows of the copy: where there is nothing to copy nothing is
-                sent.
-
-        Returns:
-            False when everything has been sent.
+        With ``or_nothing`` nothing is sent where there is nothing to copy.
         """
         self.progress_us = self._ctx.now_us
         if self.last or self.export is None:
@@ -198,11 +190,8 @@ class Sending:
             return False
         self.sequence += 1
         self.bytes_moved += sum(len(part.data) for part in parts)
-        self.send(
-            TransferSent(
-                self.purpose, self.transfer, self.partition_id, self.sequence, parts, self.last
-            )
-        )
+        name = (self._purpose, self.transfer, self.partition_id)
+        self.send(TransferSent(*name, self.sequence, parts, self.last))
         return True
 
 
@@ -210,7 +199,6 @@ class Receiving:
     """A copy that a member gives to us: its messages in their order, whatever is repeated.
 
     Attributes:
-        member: Who gives.
         sequence: Number of the last message taken.
         complete: Whether all that was announced has arrived.
         problem: Why no more can be taken; empty while it can.
@@ -226,10 +214,7 @@ class Receiving:
         self.progress_us = ctx.now_us
 
     def take(self, message: TransferSent, ingest: Callable[[Sequence[FragmentPart]], None]) -> str:
-        """Take a message in with ``ingest``, unless it was before; why not, empty when it is in.
-
-        A message that cannot be ingested is the last: nothing after it is taken.
-        """
+        """Take a message in, unless it was before; why not, empty when it is in."""
         if message.sequence > self.sequence + 1:
             return "a fragment message is missing"
         if message.sequence <= self.sequence or self.problem:
@@ -246,16 +231,12 @@ class Receiving:
 
 
 class Shadows:
-    """Fragments that arrive part by part and that nobody holds.
+    """Fragments for the replica at ``index`` that arrive part by part and that nobody holds.
 
-    Attributes:
-        arriving: Those of which something is still to come.
-        whole: Those that are complete.
-        compared: Parts without data, of namespaces that are compared and not copied.
+    ``compared`` are parts without data, of namespaces that are compared and not copied.
     """
 
     def __init__(self, holdings: Holdings, pid: PartitionId, index: int) -> None:
-        """The fragments are for the replica at ``index``."""
         self._holdings = holdings
         self._pid = pid
         self.index = index
@@ -302,42 +283,48 @@ class Shadows:
 
 
 class Asked(Receiving):
-    """A copy of fragments of a partition that we have asked a member for."""
+    """A copy of fragments of a partition that we have asked a member for.
 
-    def __init__(self, ctx: Context, number: int, member: MemberId, shadows: Shadows) -> None:
+    Attributes:
+        number: Of the request.
+        namespaces: What was asked for by name.
+        passed: Backup operations (lineage, counter, bytes) that came before the first answer.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        member: MemberId,
+        shadows: Shadows,
+        namespaces: tuple[Namespace, ...] = (),
+    ) -> None:
         super().__init__(ctx, member)
-        self.number = number
+        self.number = ctx.next_number()
         self.shadows = shadows
+        self.namespaces = namespaces
+        self.passed: dict[Namespace, list[tuple[int, int, bytes]]] = {}
         self.complete = False
 
 
-A = TypeVar("A", bound=Asked)
-
-
-class Exchange(Generic[A]):
+class Exchange:
     """Copies that a member asks for because it lacks something: what we ask for, what we give.
 
     A copy ends with its link, with the row it was asked under, and without progress for a while,
-    on both sides by themselves (AE-16); whoever asked asks anew. At most one is asked for at a time
-    for a partition.
-
-    Attributes:
-        asked: By partition.
-        given: By who asked, and the number of the request.
+    on both sides by themselves (AE-16); whoever asked asks anew. ``asked`` are those to us, at most
+    one for a partition, ``given`` those by us, by who asked and the number of the request.
     """
 
     def __init__(self, ctx: Context, purpose: Purpose) -> None:
         self._ctx = ctx
         self._purpose = purpose
-        self.asked: dict[PartitionId, A] = {}
+        self.asked: dict[PartitionId, Asked] = {}
         self.given: dict[tuple[MemberId, int], Sending] = {}
 
-    def find(self, sender: MemberId, message: TransferSent) -> A | None:
-        """What we have asked this member for, if the message is of that."""
-        asked = self.asked.get(message.partition_id)
-        if asked is None or asked.member != sender or str(asked.number) != message.transfer:
-            return None
-        return asked
+    def find(self, sender: MemberId, pid: PartitionId, number: int | str) -> Asked | None:
+        """What we have asked this member for under this number, if anything."""
+        asked = self.asked.get(pid)
+        is_it = asked is not None and asked.member == sender and str(asked.number) == str(number)
+        return asked if is_it else None
 
     def give(
         self, member: MemberId, number: int, pid: PartitionId, export: Export, weight: int
@@ -350,24 +337,17 @@ class Exchange(Generic[A]):
 
     def answered(self, sender: MemberId, answer: TransferAnswered) -> None:
         """The message in flight was taken, or nothing more is wanted."""
-        key = (sender, int(answer.transfer) if answer.transfer.isdecimal() else 0)
-        sending = self.given.get(key)
-        if sending is None:
-            return
-        is_over = not answer.success
-        if answer.success and answer.sequence == sending.sequence:
-            is_over = not sending.advance()
-        if is_over:
-            del self.given[key]
+        for key, sending in list(self.given.items()):
+            if sending.member != sender or sending.transfer != answer.transfer:
+                continue
+            is_taken = answer.success and answer.sequence == sending.sequence
+            if not answer.success or (is_taken and not sending.advance()):
+                del self.given[key]
 
     def answer(self, sender: MemberId, message: TransferSent, problem: str) -> None:
         """Tell a giver to go on, or to stop because of a problem."""
-        self._ctx.send(
-            sender,
-            TransferAnswered(
-                self._purpose, message.transfer, message.sequence, not problem, problem
-            ),
-        )
+        name = (self._purpose, message.transfer, message.sequence)
+        self._ctx.send(sender, TransferAnswered(*name, not problem, problem))
 
     def end_asked(self, pid: PartitionId) -> None:
         """A request of ours is over; what has arrived and is not held goes."""
@@ -375,32 +355,28 @@ class Exchange(Generic[A]):
         if asked is not None:
             asked.shadows.give_up()
 
-    def end_given(self, pid: PartitionId) -> list[tuple[MemberId, int]]:
-        """Give nothing more of a partition; to whom, and the numbers of their requests."""
-        keys = [key for key, sending in self.given.items() if sending.partition_id == pid]
-        for key in keys:
-            del self.given[key]
-        return keys
+    def end_given(
+        self, is_over: Callable[[Sending], bool]
+    ) -> list[tuple[MemberId, int, PartitionId]]:
+        """Give nothing more of some copies; who asked for each, by what number, its partition."""
+        ended = [(*key, one.partition_id) for key, one in self.given.items() if is_over(one)]
+        for member, number, _ in ended:
+            del self.given[member, number]
+        return ended
 
-    def link_lost(self, member: MemberId) -> list[tuple[int, PartitionId]]:
-        """Messages may be lost; the number and partition of each copy that the member gets no
-        more of.
-        """
-        for pid, asked in list(self.asked.items()):
-            if asked.member == member:
-                self.end_asked(pid)
-        keys = [key for key in self.given if key[0] == member]
-        return [(key[1], self.given.pop(key).partition_id) for key in keys]
+    def link_lost(self, member: MemberId) -> list[tuple[MemberId, int, PartitionId]]:
+        """Messages may be lost; the copies that the member gets no more of."""
+        for pid in [pid for pid, asked in self.asked.items() if asked.member == member]:
+            self.end_asked(pid)
+        return self.end_given(lambda sending: sending.member == member)
 
     def give_up_silent(self) -> int:
-        """End copies without progress; how many of ours."""
+        """End copies without progress; how many of those we have asked for."""
         before_us = self._ctx.now_us - SILENT_CALLS_MAX * self._ctx.settings.call_timeout_us
         late = [pid for pid, asked in self.asked.items() if asked.progress_us < before_us]
         for pid in late:
             self.end_asked(pid)
-        for key, sending in list(self.given.items()):
-            if sending.progress_us < before_us:
-                del self.given[key]
+        self.end_given(lambda sending: sending.progress_us < before_us)
         return len(late)
 
 

@@ -36,7 +36,7 @@ from whimbrel.errors import UsageError
 if TYPE_CHECKING:
     from whimbrel.core.replication.dataplane import DataPlane
     from whimbrel.core.replication.fragments import Fragment, PartitionReplica
-    from whimbrel.core.replication.outbox import PendingReply
+    from whimbrel.core.replication.outbox import PendingReply, Reply
 
 SERVICE: Final = "map"
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -141,7 +141,7 @@ class MapService:
         name: str,
         key: bytes,
         value: bytes,
-        reply: PendingReply | None,
+        reply: Reply,
         ttl_ms: int = DEFAULT_SPAN,
         max_idle_ms: int = DEFAULT_SPAN,
     ) -> bytes | None:
@@ -155,7 +155,7 @@ class MapService:
         name: str,
         key: bytes,
         value: bytes,
-        reply: PendingReply | None,
+        reply: Reply,
         ttl_ms: int = DEFAULT_SPAN,
         max_idle_ms: int = DEFAULT_SPAN,
     ) -> bytes | None:
@@ -203,7 +203,7 @@ class MapService:
         name: str,
         key: bytes,
         value: bytes,
-        reply: PendingReply | None,
+        reply: Reply,
         ttl_ms: int = DEFAULT_SPAN,
         max_idle_ms: int = DEFAULT_SPAN,
     ) -> bytes | None:
@@ -215,12 +215,7 @@ class MapService:
         return present
 
     def replace(
-        self,
-        partition: PartitionReplica,
-        name: str,
-        key: bytes,
-        value: bytes,
-        reply: PendingReply | None,
+        self, partition: PartitionReplica, name: str, key: bytes, value: bytes, reply: Reply
     ) -> bytes | None:
         """Store a value only where there is one: the former one, None when nothing was there."""
         self._outgoing.admit(partition, name)
@@ -235,7 +230,7 @@ class MapService:
         key: bytes,
         expected: bytes,
         value: bytes,
-        reply: PendingReply | None,
+        reply: Reply,
     ) -> bool:
         """Store a value only where the present one equals ``expected``."""
         is_same = self._is_same(partition, name, key, expected)
@@ -244,12 +239,7 @@ class MapService:
         return is_same
 
     def remove(
-        self,
-        partition: PartitionReplica,
-        name: str,
-        key: bytes,
-        reply: PendingReply | None,
-        flag: int = REMOVED,
+        self, partition: PartitionReplica, name: str, key: bytes, reply: Reply, flag: int = REMOVED
     ) -> bytes | None:
         """Remove a key, told as REMOVED or EVICTED; its value or None."""
         self._outgoing.admit(partition, name)
@@ -271,12 +261,7 @@ class MapService:
         return value
 
     def remove_if_same(
-        self,
-        partition: PartitionReplica,
-        name: str,
-        key: bytes,
-        expected: bytes,
-        reply: PendingReply | None,
+        self, partition: PartitionReplica, name: str, key: bytes, expected: bytes, reply: Reply
     ) -> bool:
         """Remove a key only where its value equals ``expected``."""
         is_same = self._is_same(partition, name, key, expected)
@@ -291,25 +276,9 @@ class MapService:
         return present is not None and same_value(present, expected)
 
     def set_ttl(
-        self,
-        partition: PartitionReplica,
-        name: str,
-        key: bytes,
-        ttl_ms: int,
-        reply: PendingReply | None,
+        self, partition: PartitionReplica, name: str, key: bytes, ttl_ms: int, reply: Reply
     ) -> bool:
-        """Give an entry another time to live, counted from now; its idle limit stays.
-
-        Args:
-            partition: The key's partition.
-            name: The map.
-            key: The key.
-            ttl_ms: Milliseconds; 0 for ever, DEFAULT_SPAN for the map's configured one.
-            reply: Who waits for the backups.
-
-        Returns:
-            Whether the key is there.
-        """
+        """Give an entry another time to live from now on, 0 for ever; whether the key is there."""
         self._outgoing.admit(partition, name)
         fragment = partition.maps.get(name)
         if fragment is None:
@@ -331,14 +300,11 @@ class MapService:
         partition: PartitionReplica,
         name: str,
         entries: Sequence[tuple[bytes, bytes]],
-        reply: PendingReply | None,
+        reply: Reply,
     ) -> None:
         """Store many entries of one partition; the reply waits for the last, hence for all.
 
-        Raises:
-            RetryableError: We are not the primary, or the partition is migrating.
-            OverloadedError: A backup cannot keep up.
-            UsageError: One of the entries is none that ``put`` takes; then none is stored.
+        Errors are those of ``set``; where one of the entries is wrong none is stored.
         """
         self._outgoing.admit(partition, name)
         for key, value in entries:
@@ -361,7 +327,7 @@ class MapService:
         """Merge one entry of a part of a split cluster; limits on its life go on as they were.
 
         Args:
-            partition: The key's partition.
+            partition: The key's partition, writable.
             name: The map.
             stored: Stored key of the entry in ``incoming``.
             incoming: Holds the merging entry.
@@ -370,9 +336,6 @@ class MapService:
 
         Returns:
             What became of the entry: a field of ``MergeCounts``.
-
-        Raises:
-            RetryableError: We are not the primary, or the partition is migrating.
         """
         self._outgoing.admit(partition, None)
         fragment = self._holdings.begin(partition, namespace_of(SERVICE, name))
@@ -403,32 +366,30 @@ class MapService:
         """Entries in these partitions, expired ones not counted."""
         return sum(self._size(partition, name) for partition in partitions)
 
-    def is_empty(self, partitions: Iterable[PartitionReplica], name: str) -> bool:
-        """Whether these partitions have no entry."""
-        return not any(self._size(partition, name) for partition in partitions)
-
     def key_set(self, partitions: Iterable[PartitionReplica], name: str) -> list[bytes]:
         """The keys in these partitions."""
-        return [key for key, _ in self._walk(partitions, name)]
+        return [key for key, _ in self.entries(partitions, name)]
 
     def values(self, partitions: Iterable[PartitionReplica], name: str) -> list[bytes]:
         """The values in these partitions."""
-        return [value for _, value in self._walk(partitions, name)]
+        return [value for _, value in self.entries(partitions, name)]
 
     def entries(
         self, partitions: Iterable[PartitionReplica], name: str
-    ) -> list[tuple[bytes, bytes]]:
-        """The entries in these partitions."""
-        return list(self._walk(partitions, name))
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The entries in these partitions; no change may come between."""
+        now_ms = self._ctx.wall_ms
+        for store in self._stores(partitions, name):
+            yield from store.entries(now_ms)
 
     def contains_value(
         self, partitions: Iterable[PartitionReplica], name: str, value: bytes
     ) -> bool:
         """Whether some entry in these partitions has an equal value."""
         wanted = value[HASH_BYTES:]
-        return any(found[HASH_BYTES:] == wanted for _, found in self._walk(partitions, name))
+        return any(found[HASH_BYTES:] == wanted for _, found in self.entries(partitions, name))
 
-    def clear(self, partition: PartitionReplica, name: str, reply: PendingReply | None) -> int:
+    def clear(self, partition: PartitionReplica, name: str, reply: Reply) -> int:
         """Remove or evict everything in a partition; how many entries that were."""
         self._outgoing.admit(partition, name)
         fragment = partition.maps.get(name)
@@ -466,14 +427,8 @@ class MapService:
     def sweep(self, wall_ms: int, budget: int) -> int:
         """Remove expired entries of partitions that we are the writable primary of.
 
-        One call looks at a share of the partitions and goes on with the next at the next call.
-
-        Args:
-            wall_ms: Wall clock.
-            budget: Entries to remove at most.
-
-        Returns:
-            How many were removed; each is told to listeners and backups once.
+        One call looks at a share of the partitions, removes ``budget`` entries at most and goes on
+        at the next call. Returns how many were removed; each is told to listeners and backups once.
         """
         partitions = self._holdings.partitions
         count = len(partitions)
@@ -547,13 +502,6 @@ class MapService:
             fragment = partition.maps.get(name)
             if fragment is not None:
                 yield cast("MapStore", fragment.store)
-
-    def _walk(
-        self, partitions: Iterable[PartitionReplica], name: str
-    ) -> Iterator[tuple[bytes, bytes]]:
-        now_ms = self._ctx.wall_ms
-        for store in self._stores(partitions, name):
-            yield from store.entries(now_ms)
 
 
 def too_large(key: bytes, value: bytes) -> UsageError:

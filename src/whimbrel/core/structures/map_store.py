@@ -141,18 +141,9 @@ class MapStore:
     """
 
     __slots__ = (
-        "_changes",
-        "_free",
-        "_hashes",
-        "_heap",
-        "_scan_at_ms",
-        "_scan_changes",
-        "_scan_hashes",
-        "_scan_keys",
-        "bytes_used",
-        "records",
-        "timings",
-    )
+        "_changes", "_free", "_hashes", "_heap", "_scan_at_ms", "_scan_changes", "_scan_hashes",
+        "_scan_keys", "bytes_used", "records", "timings",
+    )  # fmt: skip
 
     def __init__(self, free: Callable[[GivenUp], None] | None = None) -> None:
         """An empty store.
@@ -262,19 +253,10 @@ class MapStore:
     def put(
         self, key: bytes, value: bytes, now_ms: int, timing: bytes = b"", key_hash: bytes = b""
     ) -> tuple[bytes | None, bytes]:
-        """Store a value; limits of an earlier value do not live on.
+        """Store a value, with a timing of ``make_timing`` or none; the former record or None.
 
-        The caller has removed an expired entry before (see ``is_expired``).
-
-        Args:
-            key: Stored key.
-            value: The value's Data.
-            now_ms: Wall clock.
-            timing: From ``make_timing``; empty for an entry that does not expire.
-            key_hash: The key's partition hash when it is not 0.
-
-        Returns:
-            The former record or None, and the backup operation.
+        Limits of an earlier value do not live on; the caller has removed an expired one before
+        (``is_expired``). Also returns the backup operation.
         """
         old = self.records.get(key)
         low, high = now_ms & 0xFFFFFFFF, now_ms >> 32 & 0xFFFF
@@ -299,11 +281,7 @@ class MapStore:
     def put_merged(self, key: bytes, source: MapStore, value: bytes | None, now_ms: int) -> bytes:
         """Store an entry of another store with its times and limits; the backup operation.
 
-        Args:
-            key: Stored key; ``source`` has it.
-            source: Where the entry comes from.
-            value: Another value's Data to store in place of the entry's own, written now.
-            now_ms: Wall clock.
+        A value stands in place of the entry's own, written now.
         """
         timing, key_hash = source.timings.get(key, b""), source._hashes.get(key, b"")
         if value is not None:
@@ -493,11 +471,8 @@ class MapStore:
         once. Keys of equal hash stay together, so a chunk may be a little longer than asked.
 
         The order is computed at a first call (cursor 0) and reused until keys have come or gone.
-
-        Args:
-            cursor: 0 to begin, then what the last call returned.
-            count: Entries wanted, at least 1; fewer come when they fill SCAN_BYTES_MAX.
-            now_ms: Wall clock; expired entries are left out.
+        ``count`` entries are wanted; fewer come when they fill SCAN_BYTES_MAX, and those that are
+        expired are left out.
 
         Returns:
             The next cursor, SCAN_END after the last chunk, and pairs (key Data, value).
@@ -549,15 +524,10 @@ class MapStore:
         return KeyCursor(self.records)
 
     def export(self, cursor: KeyCursor, bytes_max: int) -> tuple[bytes, int, bool]:
-        """The next entries as they are now, whole; keys removed meanwhile are skipped.
+        """The next entries as they are now, their number and whether they are the last.
 
-        Args:
-            cursor: From ``open_cursor``.
-            bytes_max: The chunk ends with the entry that reaches this size, so one large entry is
-                a chunk of its own; it also ends after CHUNK_ENTRIES_MAX entries.
-
-        Returns:
-            The chunk, the number of its keys and whether it is the last.
+        The chunk ends with the entry that reaches ``bytes_max``, so a large one is a chunk of its
+        own, or after CHUNK_ENTRIES_MAX entries; keys removed meanwhile are counted and left out.
         """
         records, timings, hashes = self.records, self.timings, self._hashes
         pack = CHUNK_ENTRY.pack
