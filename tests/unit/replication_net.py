@@ -150,7 +150,8 @@ class Net:
     def _turn(self, host: Host) -> bool:
         self._clock(host)
         moved = False
-        for effect in host.plane.take_effects():
+        effects, host.ctx.effects = host.ctx.effects, []
+        for effect in effects:
             if isinstance(effect, ArmTimer):
                 host.timers[effect.key] = (effect.generation, effect.at_us)
             elif isinstance(effect, Send):

@@ -271,7 +271,7 @@ def test_a_primary_without_permit_keeps_no_trace() -> None:
     partition = primary.partitions[0]
     partition.set_migrating(True)
     primary.on_message(MemberId("b"), request)
-    (effect,) = primary.take_effects()
+    (effect,) = primary.ctx.effects
     assert isinstance(effect.message, SyncRefused)  # type: ignore[attr-defined]
     assert permits(primary) == 0
     partition.set_migrating(False)

@@ -178,7 +178,7 @@ def test_words_of_another_term_are_not_believed() -> None:
     assert reply.remaining == 1 and not reply.failed
     net["d"].plane.partitions[0].take_row(make_row("cd"), 3, ReplicaIndex(1))
     net["d"].plane.on_message(net["a"].id, StandingRequested(PartitionId(0), 4))
-    (said,) = [what.message for what in net["d"].plane.take_effects() if isinstance(what, Send)]
+    (said,) = [what.message for what in net["d"].ctx.effects if isinstance(what, Send)]
     assert said == StandingAnswered(PartitionId(0), 4, Standing.BEHIND)
 
 

@@ -99,20 +99,14 @@ class AntiEntropy:
 
     def link_restored(self, member: MemberId) -> None:
         """Say where we are to a member that missed something."""
-        self._tell(self._primaries_with(member), only=member)
+        mine = [partition.pid for partition in self._partitions if partition.is_primary]
+        self._tell(mine, only=member)
 
     def member_left(self, member: MemberId) -> None:
         """What a member that left has told before its time is not looked at."""
         for pid, (sender, _) in list(self._early.items()):
             if sender == member:
                 del self._early[pid]
-
-    def _primaries_with(self, member: MemberId) -> list[PartitionId]:
-        return [
-            partition.pid
-            for partition in self._partitions
-            if partition.is_primary and any(other == member for _, other in partition.backups)
-        ]
 
     # -- timers ---------------------------------------------------------------------------
 

@@ -38,11 +38,7 @@ class BackupsIn:
     """
 
     def __init__(
-        self,
-        holdings: Holdings,
-        doubts: Doubts,
-        counters: dict[str, int],
-        passed_by: PassedBy,
+        self, holdings: Holdings, doubts: Doubts, counters: dict[str, int], passed_by: PassedBy
     ) -> None:
         """``passed_by`` hears of operations, with their counter, of fragments in doubt (AE-08)."""
         self._holdings = holdings

@@ -21,7 +21,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, ReplicaIndex
 from whimbrel.core.messages import TableRequested
 from whimbrel.core.replication.fragments import Follow, Fragment, PartitionReplica
-from whimbrel.core.replication.outbox import ACKS, AcksRead, Outbox, PendingReply
+from whimbrel.core.replication.outbox import ACKS, Outbox, PendingReply, read_acks
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.errors import OverloadedError, RetryableError
 
@@ -179,22 +179,18 @@ class BackupsOut:
                 if stream == outbox.stream and incarnation == outbox.incarnation:
                     outbox.acknowledge(sequence, self.completed)
                 return ()
-        acks = AcksRead(payload)
-        if outbox is None or acks.stream != outbox.stream:
+        incarnation, stream, sequence, gap, refusals = read_acks(payload)
+        if outbox is None or stream != outbox.stream or incarnation != outbox.incarnation:
             return ()
-        if acks.incarnation != outbox.incarnation:
-            return ()
-        found = [outbox.refuse(sequence, position) for sequence, position, _ in acks.refusals]
-        if acks.refusals:
+        found = [outbox.refuse(*refusal) for refusal in refusals]
+        if refusals:
             self._ask_for_table()
-        if acks.sequence < outbox.acknowledged and acks.gap:
+        self.has_backups = self.has_backups or gap != 0
+        if gap and sequence < outbox.acknowledged:
             outbox.renumber(self._ctx.next_number())
-            self.has_backups = True
         else:
-            outbox.acknowledge(acks.sequence, self.completed)
-            if acks.gap:
-                outbox.request_again()
-                self.has_backups = True
+            outbox.acknowledge(sequence, self.completed)
+            outbox.must_resend = outbox.must_resend or gap != 0
         return [reply for reply in found if reply is not None]
 
     def _ask_for_table(self) -> None:
@@ -262,14 +258,8 @@ def encode(fragment: Fragment, head: bytes, operation: bytes, ack_to: bytes) -> 
 def make_head(partition: PartitionReplica, fragment: Fragment) -> bytes:
     """What a fragment's operations begin with until its row changes."""
     count = fragment.backup_count
-    fixed = HEAD.pack(
-        partition.pid,
-        partition.version,
-        fragment.generation,
-        fragment.lineage,
-        fragment.base_lineage,
-        count,
-    )
+    began = (partition.pid, partition.version, fragment.generation)
+    fixed = HEAD.pack(*began, fragment.lineage, fragment.base_lineage, count)
     base = COUNTERS[count].pack(*fragment.base[:count])
     fragment.head = fixed + base + fragment.namespace.encode()
     return fragment.head

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from whimbrel.core import messages as m
 from whimbrel.core.context import Context
-from whimbrel.core.effects import Effect
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberList, members_came, members_left
@@ -145,8 +144,9 @@ class DataPlane:
                 self.member_left(member)
         for member in came:
             self.incoming.answer_again(member)
+        changed = (*left, *came)
         for partition in self.partitions:
-            if partition.is_primary and not partition.row_has_none_of((*left, *came)):
+            if partition.is_primary and any(member in partition.row for member in changed):
                 self.outgoing.refresh_targets(partition)
         self.recovery.members_changed()
         self.handovers.members_changed()
@@ -189,8 +189,3 @@ class DataPlane:
         doubts, late_us = self.doubts, self.ctx.now_us - STALLED_US
         known = len(doubts.dirty) + len(doubts.unconfirmed) + len(self.syncs.exchange.asked)
         return known + self.outgoing.stalled(late_us) + len(self.recovery.lacking)
-
-    def take_effects(self) -> list[Effect]:
-        """The effects gathered by calls from outside ``Member.handle``."""
-        taken, self.ctx.effects = self.ctx.effects, []
-        return taken

@@ -7,7 +7,7 @@ fragments, so the shared namespace of AE-18 has no member here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from whimbrel.core.ids import (
@@ -290,11 +290,6 @@ class PartitionReplica:
     def is_behind(self) -> bool:
         """Whether a row newer than ours exists: our index does not bound what we hold (AE-10)."""
         return self.ahead_version > self.version
-
-    def row_has_none_of(self, members: Sequence[MemberId]) -> bool:
-        """Whether none of these members stands in the row."""
-        row = self.row
-        return not any(member in row for member in members)
 
     def add(self, fragment: Fragment) -> None:
         """Hold a fragment, in place of one of the same namespace."""

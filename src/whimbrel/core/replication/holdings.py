@@ -29,12 +29,7 @@ BackupCounts = Callable[[str], tuple[int, int]]
 
 
 class Holdings:
-    """The only owner of fragments.
-
-    Attributes:
-        partitions: By partition id.
-        deferred: What is freed in pieces; stores give it what a ``clear`` leaves behind.
-    """
+    """The only owner of fragments; stores give ``deferred`` what a ``clear`` leaves behind."""
 
     def __init__(
         self,
@@ -158,11 +153,7 @@ class Holdings:
     # -- changes --------------------------------------------------------------------------
 
     def change(
-        self,
-        partition: PartitionReplica,
-        fragment: Fragment,
-        operation: bytes,
-        reply: Reply,
+        self, partition: PartitionReplica, fragment: Fragment, operation: bytes, reply: Reply
     ) -> None:
         """Count a change that was made here as primary, and send it to the backups (AE-02, AE-04).
 

@@ -236,10 +236,6 @@ class Outbox:
                 break
         return None
 
-    def request_again(self) -> None:
-        """The receiver saw a gap: send what it has not acknowledged once more."""
-        self.must_resend = True
-
     # -- not being answered ---------------------------------------------------------------
 
     def release(self, partition_id: int | None, completed: list[PendingReply]) -> None:
@@ -390,21 +386,17 @@ class Inbox:
         return payloads
 
 
-class AcksRead:
-    """A decoded ACKS payload."""
+def read_acks(payload: bytes) -> tuple[int, int, int, int, list[tuple[int, int]]]:
+    """Incarnation, stream, last sequence applied, gap flag, (sequence, position) of refusals.
 
-    __slots__ = ("gap", "incarnation", "refusals", "sequence", "stream")
-
-    def __init__(self, payload: bytes) -> None:
-        """Decode.
-
-        Raises:
-            ProtocolError: The payload is cut off or too long.
-        """
-        if len(payload) < ACKS.size:
-            raise ProtocolError("an acknowledgement ends within its head")
-        self.incarnation, self.stream, self.sequence, gap, count = ACKS.unpack_from(payload)
-        self.gap = gap != 0
-        if count > REFUSALS_MAX or len(payload) != ACKS.size + count * REFUSAL.size:
-            raise ProtocolError("an acknowledgement does not have the length it announces")
-        self.refusals = list(REFUSAL.iter_unpack(payload[ACKS.size :]))
+    Raises:
+        ProtocolError: The payload is cut off or too long.
+    """
+    if len(payload) < ACKS.size:
+        raise ProtocolError("an acknowledgement ends within its head")
+    *head, count = ACKS.unpack_from(payload)
+    if count > REFUSALS_MAX or len(payload) != ACKS.size + count * REFUSAL.size:
+        raise ProtocolError("an acknowledgement does not have the length it announces")
+    refusals = [entry[:2] for entry in REFUSAL.iter_unpack(payload[ACKS.size :])]
+    incarnation, stream, sequence, gap = head
+    return incarnation, stream, sequence, gap, refusals

@@ -121,15 +121,9 @@ class FragmentExport:
 def _part(
     fragment: Fragment, vector: Vector, data: bytes, *, first: bool, last: bool
 ) -> FragmentPart:
-    return FragmentPart(
-        namespace=fragment.namespace,
-        data=data,
-        vector=vector,
-        settings=(fragment.sync_count, fragment.async_count),
-        first=first,
-        last=last,
-        generation=fragment.generation,
-    )
+    settings = (fragment.sync_count, fragment.async_count)
+    name = fragment.namespace
+    return FragmentPart(name, data, vector, settings, first, last, fragment.generation)
 
 
 def _has_room(budget: int, entries: int) -> bool:

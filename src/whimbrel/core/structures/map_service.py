@@ -256,8 +256,7 @@ class MapService:
             return None
         self._holdings.change(partition, fragment, operation, reply)
         value = record[RECORD_BYTES:]
-        if self.listened and self.listened.get(name):
-            self.events.append((name, flag, data, None, value))
+        self._tell((name, flag, data, None, value))
         return value
 
     def remove_if_same(
@@ -356,8 +355,7 @@ class MapService:
         taken = value if not same_value(value, merging.value) else None
         operation = store.put_merged(stored, incoming, taken, now_ms)
         self._holdings.change(partition, fragment, operation, reply)
-        if self.listened and self.listened.get(name):
-            self.events.append((name, MERGED, store.key_data(stored), value, old))
+        self._tell((name, MERGED, store.key_data(stored), value, old))
         return "added" if old is None else "replaced"
 
     # -- whole maps -----------------------------------------------------------------------
@@ -488,10 +486,13 @@ class MapService:
     ) -> None:
         self._holdings.change(partition, fragment, operation, None)
         self.expired += 1
-        if self.listened.get(fragment.name):
-            self.events.append((fragment.name, EXPIRED, key, None, value))
+        self._tell((fragment.name, EXPIRED, key, None, value))
 
     # -- inside ---------------------------------------------------------------------------
+
+    def _tell(self, event: Event) -> None:
+        if self.listened.get(event[0]):
+            self.events.append(event)
 
     def _store(self, partition: PartitionReplica, name: str) -> MapStore | None:
         fragment = partition.maps.get(name)
