@@ -13,9 +13,12 @@ come. ``put_all`` waits with its last entry only: backups are acknowledged in or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from whimbrel.core.ids import namespace_of
+from whimbrel.core.replication.dataplane import DataPlane
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.core.replication.outbox import PendingReply, Reply
 from whimbrel.core.structures.counting_store import CountingMapStore
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import (
@@ -32,11 +35,6 @@ from whimbrel.core.structures.record import (
     stored_key,
 )
 from whimbrel.errors import UsageError
-
-if TYPE_CHECKING:
-    from whimbrel.core.replication.dataplane import DataPlane
-    from whimbrel.core.replication.fragments import Fragment, PartitionReplica
-    from whimbrel.core.replication.outbox import PendingReply, Reply
 
 SERVICE: Final = "map"
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
