@@ -41,7 +41,7 @@ def member(name: str, members: MemberList) -> tuple[DataPlane, MapService]:
     row: Row = (MemberId("a"), MemberId("b"), None, None, None, None, None)
     empty: Row = (None,) * 7
     for pid in range(PARTITIONS):
-        plane.row_changed(PartitionId(pid), empty, row, 2)
+        plane.roles.row_changed(PartitionId(pid), empty, row, 2)
     ctx.effects.clear()
     return plane, maps
 
@@ -80,15 +80,14 @@ def replication(report: dict[str, float]) -> None:
         frames.clear()
         for start in range(0, ENTRIES, BATCH):
             for number in range(start, min(start + BATCH, ENTRIES)):
-                primary.reply = PendingReply()
-                maps.set(places[number], "flights", keys[number], VALUE)
-            frames.extend(payload for _, payload in primary.take_backups())
+                maps.set(places[number], "flights", keys[number], VALUE, PendingReply())
+            frames.extend(payload for _, payload in primary.outgoing.take_backups())
         return ENTRIES
 
     def apply() -> int:
         for payload in frames:
-            backup.apply_backups(MemberId("a"), payload)
-            backup.take_acks()
+            backup.incoming.apply_backups(MemberId("a"), payload)
+            backup.incoming.take_acks()
         return ENTRIES
 
     puts, applies = [], []
@@ -99,13 +98,13 @@ def replication(report: dict[str, float]) -> None:
         apply()
         puts.append((middle - started) // ENTRIES)
         applies.append((time.process_time_ns() - middle) // ENTRIES)
-        ack = backup._inboxes[MemberId("a")]
+        ack = backup.incoming.inboxes[MemberId("a")]
         ack.applied_frame(ack.applied)
         started = time.process_time_ns()
-        for _, payload in backup.take_acks():
+        for _, payload in backup.incoming.take_acks():
             primary.apply_acks(MemberId("b"), payload)
         report["acknowledge_ns"] = (time.process_time_ns() - started) // ENTRIES
-        primary.completed.clear()
+        primary.outgoing.completed.clear()
     report["put_primary_ns"], report["put_backup_ns"] = min(puts), min(applies)
 
     def get() -> int:
@@ -127,14 +126,14 @@ def store(report: dict[str, float]) -> None:
     report["overhead_bytes_per_entry"] = used / len(keys) - len(keys[0]) - len(VALUE)
     chunks: list[bytes] = []
     started = time.process_time_ns()
-    names, position = filled.keys_now(), 0
-    while position < len(names):
-        chunk, position = filled.export_chunk(names, position, 262_144)
+    cursor, last = filled.open_cursor(), False
+    while not last:
+        chunk, _, last = filled.export(cursor, 262_144)
         chunks.append(chunk)
     middle = time.process_time_ns()
     copy = MapStore()
     for chunk in chunks:
-        copy.ingest_chunk(chunk)
+        copy.ingest(chunk)
     ended = time.process_time_ns()
     report["export_ns_per_entry"] = (middle - started) // len(keys)
     report["ingest_ns_per_entry"] = (ended - middle) // len(keys)

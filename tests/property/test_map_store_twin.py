@@ -133,10 +133,10 @@ class StoreAndTwin(RuleBasedStateMachine):
     @rule(bytes_max=st.integers(1, 100))
     def move(self, bytes_max: int) -> None:
         """The store is copied chunk by chunk; the copy goes on."""
-        copy, keys, position = MapStore(), self.store.keys_now(), 0
-        while position < len(keys):
-            chunk, position = self.store.export_chunk(keys, position, bytes_max)
-            copy.ingest_chunk(chunk)
+        copy, cursor, last = MapStore(), self.store.open_cursor(), False
+        while not last:
+            chunk, _, last = self.store.export(cursor, bytes_max)
+            copy.ingest(chunk)
         self.store = copy
 
     @rule(count=st.integers(1, 4))

@@ -170,11 +170,11 @@ class Story:
             failed = True
         if failed:
             self.versions[pid] += changed + 1
-            target.rollback_destination(info)  # type: ignore[arg-type]
+            target.roles.rollback_destination(info)  # type: ignore[arg-type]
             self.net.set_row(pid, self.rows[pid], self.versions[pid])
         else:
             self.change_row(pid, row, changed, first=destination)
-        plane.end_source(PartitionId(pid))
+        plane.roles.end_source(PartitionId(pid))
 
     def settle(self) -> None:
         """All faults end; everything must become equal, settled and complete."""
@@ -186,7 +186,7 @@ class Story:
                 self.net.check_equal(pid, row, "m")
         for host in self.net.hosts.values():
             assert host.plane.unsettled() == 0, host.id
-            own = host.plane.anti_entropy
+            own = host.plane.syncs
             assert own.permits_requested == own.permits_served == 0
             for partition in host.plane.partitions:
                 for fragment in partition.fragments.values():

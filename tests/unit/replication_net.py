@@ -112,15 +112,14 @@ class Net:
                 continue
             self._clock(host)
             before = host.plane.partitions[pid].row
-            host.plane.row_changed(PartitionId(pid), before, row, version)
+            host.plane.roles.row_changed(PartitionId(pid), before, row, version)
 
     def put(self, name: str, number: int, text: str, pid: int = 0, at: str = "a") -> PendingReply:
         """Write at a primary, with a reply that waits."""
         host = self[at]
         self._clock(host)
-        reply = host.plane.reply = PendingReply(number)
-        host.maps.put(host.plane.partitions[pid], name, key(number), value(text))
-        host.plane.reply = None
+        reply = PendingReply(number)
+        host.maps.put(host.plane.partitions[pid], name, key(number), value(text), reply)
         return reply
 
     # -- traffic --------------------------------------------------------------------------
@@ -151,7 +150,8 @@ class Net:
     def _turn(self, host: Host) -> bool:
         self._clock(host)
         moved = False
-        for effect in host.plane.take_effects():
+        effects, host.ctx.effects = host.ctx.effects, []
+        for effect in effects:
             if isinstance(effect, ArmTimer):
                 host.timers[effect.key] = (effect.generation, effect.at_us)
             elif isinstance(effect, Send):
@@ -160,11 +160,11 @@ class Net:
                 if self._passes(host.id, effect.to, effect.message):
                     self[effect.to].plane.on_message(host.id, effect.message)
         plane = host.plane  # asked only when it says so, as the serving layer does
-        for target, payload in plane.take_backups() if plane.has_backups else ():
+        for target, payload in plane.outgoing.take_backups() if plane.outgoing.has_backups else ():
             moved = True
             if self._passes(host.id, target, payload):
-                self[target].plane.apply_backups(host.id, payload)
-        for target, payload in plane.take_acks() if plane.owes_acks else ():
+                self[target].plane.incoming.apply_backups(host.id, payload)
+        for target, payload in plane.incoming.take_acks() if plane.incoming.owes_acks else ():
             moved = True
             if self._passes(host.id, target, payload):
                 self[target].plane.apply_acks(host.id, payload)
@@ -203,15 +203,15 @@ class Net:
         plane = self[source].plane
         destination = migration.step.destination
         assert destination is not None
-        plane.begin_source(migration)
+        plane.roles.begin_source(migration)
         target = self.hosts[destination].plane
-        target.begin_destination(migration)
+        target.roles.begin_destination(migration)
         self.pump()
-        export = plane.open_export(migration)
+        export = plane.roles.open_export(migration)
         last, moved = False, 0
         while not last:
             parts, last = export.next_parts(chunk)
-            target.ingest(migration, parts)
+            target.roles.ingest(migration, parts)
             moved += sum(len(part.data) for part in parts)
             self.pump()
         return moved

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.engine_pump import Node, Pump, member_id, quick_settings
 
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.messages import FragmentSent
+from whimbrel.core.messages import MigrationOpened
 from whimbrel.core.model import ClusterState
 from whimbrel.serialization.data import to_data
 
@@ -102,7 +102,7 @@ class Holding(Pump):
         self.held: list[tuple[Node, MemberId | Address, int, Any]] = []
 
     def _deliver(self, sender: Node, to: MemberId | Address, kind: int, payload: Any) -> None:
-        is_copy = isinstance(payload, FragmentSent) and payload.migration.step.kind == "COPY"
+        is_copy = isinstance(payload, MigrationOpened) and payload.migration.step.kind == "COPY"
         if is_copy and to == self._to and not self._is_open:
             self.held.append((sender, to, kind, payload))
         else:

@@ -166,7 +166,7 @@ def told(**fields: Any) -> m.RegistryTold:
         (m.MigrationRequested(MIGRATION, ()), "partition_id"),
         (m.MigrationCommitRequested(MIGRATION, ()), "partition_id"),
         (m.PromotionRequested(1, (MIGRATION,), IMAGE), "partition_id"),
-        (m.FragmentSent(MIGRATION, 0, (), False), "partition_id"),
+        (m.MigrationOpened(MIGRATION, ()), "partition_id"),
         (m.TablePublished(1, IMAGE, (MIGRATION,), False), "partition_id"),
         (m.StateAnswered(1, IMAGE, (MIGRATION,), ()), "partition_id"),
         (m.MembersPublished(TWICE), "member_list"),

@@ -15,9 +15,8 @@ from whimbrel.bench.grid_model import (
     GridModelSettings,
     wire_size,
 )
-from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
-from whimbrel.core.messages import FragmentAnswered, FragmentPart, FragmentSent, Vector
-from whimbrel.core.model import MigrationInfo, MigrationKind, Step
+from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.messages import FragmentPart, Purpose, TransferAnswered, TransferSent, Vector
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import OperationError
 from whimbrel.runtime import occupation
@@ -28,18 +27,20 @@ SIZE = paper_07.Size(partitions=2_000, serial_partitions=100, entries=2_000_000)
 IDEAL = GridModelSettings(0)
 
 
-def fragment(data: bytes) -> FragmentSent:
+def fragment(data: bytes) -> TransferSent:
     member = MemberId("00000001-0000-4000-8000-000000000001")
-    step = Step(MigrationKind.COPY, None, member, destination_new=ReplicaIndex(1))
-    migration = MigrationInfo(f"migration:{member}:1000000:1234", PartitionId(1), step, member, 1)
+    migration = f"migration:{member}:1000000:1234"
     vector = Vector(1, (0,) * 6)
     part = FragmentPart(Namespace("map/bench"), data, vector, (1, 0), first=False, last=False)
-    return FragmentSent(migration, 1, (part,), last=False)
+    return TransferSent(Purpose.MIGRATION, migration, PartitionId(1), 1, (part,), last=False)
 
 
 def test_modelled_messages_are_as_large_as_real_ones() -> None:
     """PIM-46: the model's constants are no smaller than what a member sends, nor twice as large."""
-    sent, answer = fragment(b""), FragmentAnswered(fragment(b"").migration.id, 1, True, "")
+    sent, answer = (
+        fragment(b""),
+        TransferAnswered(Purpose.MIGRATION, fragment(b"").transfer, 1, True, ""),
+    )
     assert len(encode_message(sent)) <= FRAGMENT_HEAD_BYTES < 2 * len(encode_message(sent))
     assert len(encode_message(answer)) <= ANSWER_BYTES < 2 * len(encode_message(answer))
     assert wire_size(fragment(Extent(1_000_000))) > 1_000_000 > len(bytes(Extent(1_000_000)))

@@ -432,11 +432,11 @@ def test_active_before_the_data_are_back(trio: Pump) -> None:
     back = revive(trio, trio.nodes[2])
     trio.run_until(lambda: back.joined, 20)
     trio.run(3)
-    assert back.engine.member.dataplane.seats_without_data()
+    assert back.engine.member.dataplane.roles.seats_without_data()
     set_state(trio, ACTIVE)
     mend()
     trio.run_until(lambda: is_safe(trio), 40)
-    assert not back.engine.member.dataplane.seats_without_data()
+    assert not back.engine.member.dataplane.roles.seats_without_data()
     assert master_of(trio).engine.member.migrations.partitions_lost == 0
     verify(client, data)
     assert copies(trio, "b1") == [2] * 7
@@ -471,7 +471,7 @@ def test_refused_while_migrations_run(trio: Pump) -> None:
     """GCM-11, bug 54: while migrations run the change is refused by name and changes nothing."""
     fill(trio.client(trio.nodes[0]))
     trio.run(2)
-    mend = losing(trio, (m.FragmentAnswered,))
+    mend = losing(trio, (m.TransferAnswered,))
     joiner = trio.start()
     trio.run_until(lambda: joiner.joined, 10)
     trio.run(0.1)
@@ -757,8 +757,8 @@ def test_reads_wait_for_a_returned_primary(trio: Pump) -> None:
     trio.run(1)
     assert call not in client.messages
     mend()
-    back.engine.member.dataplane.refills.link_lost(trio.nodes[0].id)
-    back.engine.member.dataplane.refills.link_lost(trio.nodes[1].id)
+    back.engine.member.dataplane.recovery.link_lost(trio.nodes[0].id)
+    back.engine.member.dataplane.recovery.link_lost(trio.nodes[1].id)
     assert client.answer(call) == to_data(f"value {number}")
     assert get(client, number) == to_data(f"value {number}")
 
@@ -774,20 +774,20 @@ def test_a_returned_backup_stays_without_data_while_the_state_changes(trio: Pump
     dead = trio.nodes[2]
     trio.kill(dead)
     trio.run(20)
-    mend = losing(trio, (m.VersionsTold, m.SyncSent, m.RefillSent))
+    mend = losing(trio, (m.VersionsTold, m.TransferSent))
     back = revive(trio, dead)
     trio.run_until(lambda: back.joined, 20)
     held = back.engine.member
     held.begin(trio.now_us, trio.wall_ms)
     held.membership.states._take_lock("a change", 20_000_000)
-    lacking = held.dataplane.refills.lacking
+    lacking = held.dataplane.recovery.lacking
     assert lacking and held.ctx.state is ClusterState.IN_TRANSITION
     mend()
     trio.run(10)
     assert held.ctx.state is ClusterState.IN_TRANSITION
-    assert held.dataplane.refills.lacking == lacking
+    assert held.dataplane.recovery.lacking == lacking
     trio.run(40)
-    assert held.ctx.state is FROZEN and held.dataplane.refills.lacking == ()
+    assert held.ctx.state is FROZEN and held.dataplane.recovery.lacking == ()
 
 
 def key(number: int) -> dict[str, Any]:

@@ -33,7 +33,6 @@ FOREIGN = re.compile(
 CIRCLE_MAX = 2
 """Modules that may import each other: one thing told in two files."""
 KNOWN_CIRCLES = {
-    frozenset({"anti_entropy", "dataplane", "handover", "refill", "roles"}),
     frozenset({"leftovers", "member", "safety", "service"}),
 }
 """Larger ones that stand still, by the last words of their modules."""

@@ -233,8 +233,8 @@ def test_a_scan_survives_changes_and_goes_on_at_another_replica() -> None:
         store.put(key(400), value(turn), 1_000)
         if turn % 5 == 0:  # the partition moved: another store with the same entries
             other = MapStore()
-            chunk, _ = store.export_chunk(store.keys_now(), 0, 1 << 30)
-            other.ingest_chunk(chunk)
+            chunk, _, _ = store.export(store.open_cursor(), 1 << 30)
+            other.ingest(chunk)
             store = other
         if turn % 7 == 0:  # somebody else scans too
             walk(store, 100)
@@ -261,32 +261,33 @@ def test_chunks_carry_whole_records_and_timings() -> None:
     """Export and ingest make an equal store; chunks are near the asked size."""
     store = filled(200)
     store.put(key(1), value(1), 5, make_timing(50, 60, 5), b"\1\1\1\1")
-    keys, position, chunks = store.keys_now(), 0, []
+    cursor, last, chunks = store.open_cursor(), False, []
     store.remove(key(3))
-    while position < len(keys):
-        chunk, position = store.export_chunk(keys, position, 500)
+    while not last:
+        chunk, _, last = store.export(cursor, 500)
         assert len(chunk) < 600
         chunks.append(chunk)
     twin = MapStore()
-    assert sum(twin.ingest_chunk(chunk) for chunk in chunks) == 199
+    assert sum(twin.ingest(chunk) for chunk in chunks) == 199
     assert twin.records == store.records and twin.timings == store.timings
     assert twin.bytes_used == store.bytes_used
     assert dict(twin.entries(6)) == dict(store.entries(6))
     large = MapStore()
     large.put(key(1), bytes(10_000), 0)
-    assert len(large.export_chunk(large.keys_now(), 0, 10)[0]) > 10_000
+    assert len(large.export(large.open_cursor(), 10)[0]) > 10_000
 
 
 def test_damaged_chunks_are_refused() -> None:
     """Rule 10: every truncation is seen."""
-    chunk, _ = filled(2).export_chunk([key(0), key(1)], 0, 1_000)
+    store = filled(2)
+    chunk, _, _ = store.export(store.open_cursor(), 1_000)
     half = len(chunk) // 2
     for size in range(len(chunk)):
         if size not in (0, half):
             with pytest.raises(SerializationError):
-                MapStore().ingest_chunk(chunk[:size])
+                MapStore().ingest(chunk[:size])
     with pytest.raises(SerializationError):
-        MapStore().ingest_chunk(b"\0\0\0\xc0\x14\0\0\0" + bytes(20))
+        MapStore().ingest(b"\0\0\0\xc0\x14\0\0\0" + bytes(20))
 
 
 def test_entries_cost_the_collector_nothing() -> None:

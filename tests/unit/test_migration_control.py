@@ -12,12 +12,13 @@ from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, Row
 from whimbrel.core.messages import (
-    FragmentAnswered,
     FragmentPart,
-    FragmentSent,
     Message,
     MigrationCommitRequested,
+    MigrationOpened,
     MigrationRequested,
+    TransferAnswered,
+    TransferSent,
 )
 from whimbrel.core.migration import control_loop, plan_execution
 from whimbrel.core.migration.progress import Ledger
@@ -156,7 +157,7 @@ def test_a_bad_endpoint_does_not_starve_the_rest() -> None:
     net = grown("ab", settings=settings)
 
     def fate(_from: str, to: str, message: Message) -> str:
-        return "drop" if to == "bad" and isinstance(message, FragmentSent) else "deliver"
+        return "drop" if to == "bad" and isinstance(message, MigrationOpened) else "deliver"
 
     net.on_send = fate
     settings_short = msgspec.structs.replace(settings, migration_timeout_us=4 * SECOND)
@@ -440,7 +441,7 @@ def test_copies_that_take_too_long_fail_but_commits_never_do() -> None:
         )
         net = grown("ab", settings=settings)
         wish(patch, {0: "cb"})
-        net.on_send = lambda _f, _t, m: "drop" if isinstance(m, FragmentAnswered) else "deliver"
+        net.on_send = lambda _f, _t, m: "drop" if isinstance(m, TransferAnswered) else "deliver"
         net.add("c")
         net.run_for(2)
         net.run(stop=lambda: bool(net.master.room.history))
@@ -472,9 +473,11 @@ def test_a_long_copy_that_makes_progress_goes_on() -> None:
         dropped: set[int] = set()
 
         def once(_from: str, _to: str, message: Message) -> str:
-            first = isinstance(message, FragmentSent) and message.sequence not in dropped
-            if isinstance(message, FragmentSent) and first:
-                dropped.add(message.sequence)
+            sequence = 0 if isinstance(message, MigrationOpened) else -1
+            if isinstance(message, TransferSent):
+                sequence = message.sequence
+            if sequence >= 0 and sequence not in dropped:
+                dropped.add(sequence)
                 return "drop"
             return "deliver"
 

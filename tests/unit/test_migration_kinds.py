@@ -13,12 +13,13 @@ from tests.unit.rows import row_from
 from whimbrel.core.effects import Effect, PartitionReleased
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.messages import (
-    FragmentSent,
     MigrationCommitAnswered,
     MigrationCommitRequested,
     MigrationDataAnswered,
+    MigrationOpened,
     MigrationRequested,
     TablePublished,
+    TransferSent,
 )
 
 SETTINGS_1 = msgspec.structs.replace(SETTINGS, partition_count=1)
@@ -129,7 +130,8 @@ def test_order_of_commit_and_of_the_data_side(monkeypatch: pytest.MonkeyPatch) -
         kinds.index(kind)
         for kind in (
             MigrationRequested,
-            FragmentSent,
+            MigrationOpened,
+            TransferSent,
             MigrationDataAnswered,
             MigrationCommitRequested,
             MigrationCommitAnswered,
@@ -147,9 +149,9 @@ def test_order_of_commit_and_of_the_data_side(monkeypatch: pytest.MonkeyPatch) -
         "begin_destination",
         "row_changed",
     ]
-    fragments = [message for message in said if isinstance(message, FragmentSent)]
-    assert [m.sequence for m in fragments] == [0, 1, 2, 3] and not fragments[0].parts
-    assert [m.last for m in fragments] == [False, False, False, True]
+    fragments = [message for message in said if isinstance(message, TransferSent)]
+    assert [m.sequence for m in fragments] == [1, 2, 3]
+    assert [m.last for m in fragments] == [False, False, True]
 
 
 def test_released_partition_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,17 +12,19 @@ from tests.unit.rows import row_from
 from whimbrel.core.events import Moment
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
-    FragmentAnswered,
     FragmentPart,
-    FragmentSent,
     Message,
     MigrationCommitAnswered,
     MigrationCommitRequested,
     MigrationDataAnswered,
+    MigrationOpened,
     MigrationRequested,
     PromotionAnswered,
     PromotionRequested,
+    Purpose,
     TablePublished,
+    TransferAnswered,
+    TransferSent,
 )
 from whimbrel.core.migration.repair import image_of, promotion_step
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
@@ -67,20 +69,26 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 def fragment(migration: MigrationInfo, sequence: int, data: bytes = b"x", last: bool = False,
-             completed: tuple[MigrationInfo, ...] = ()) -> FragmentSent:  # fmt: skip
+             completed: tuple[MigrationInfo, ...] = ()) -> Message:  # fmt: skip
+    if not sequence:
+        return MigrationOpened(migration, completed)
     part = FragmentPart(Namespace("map/m"), data, NO_VECTOR, (1, 0), sequence == 1, last)
-    parts = (part,) if sequence else ()
-    return FragmentSent(migration, sequence, parts, last, completed)
+    pid = migration.partition_id
+    return TransferSent(Purpose.MIGRATION, migration.id, pid, sequence, (part,), last)
+
+
+def answer(sequence: int, success: bool = True, reason: str = "", name: str = "m1") -> Message:
+    return TransferAnswered(Purpose.MIGRATION, name, sequence, success, reason)
 
 
 def ok(sequence: int, migration: MigrationInfo) -> list[Message]:
-    return [FragmentAnswered(migration.id, sequence, True, "")]
+    return [answer(sequence, name=migration.id)]
 
 
 def refused(messages: list[Message], words: str) -> bool:
     """Whether the only message says no, with these words."""
     (message,) = messages
-    kinds = FragmentAnswered | MigrationDataAnswered | MigrationCommitAnswered
+    kinds = TransferAnswered | MigrationDataAnswered | MigrationCommitAnswered
     assert isinstance(message, kinds)
     said_no = not (
         message.committed if isinstance(message, MigrationCommitAnswered) else message.success
@@ -123,14 +131,14 @@ def test_one_active_migration_per_partition(desk: Desk) -> None:
     """ADL-27: another one is refused until the verdict; the same one is the same request."""
     first, second = desk.migration(), desk.migration(name="m2")
     probe = desk.tell("a", "m", MigrationRequested(first, ()))
-    assert probe == [FragmentSent(first, 0, (), False)]
+    assert probe == [MigrationOpened(first, ())]
     assert desk.tell("a", "m", MigrationRequested(first, ())) == []
     assert refused(desk.tell("a", "m", MigrationRequested(second, ())), "undecided")
     assert desk.net.nodes["a"].room.active_migration(P0) == first
     failed = first.with_verdict(Verdict.FAILED)
     after = msgspec.structs.replace(second, initial_version=failed.final_version)
     assert desk.tell("a", "m", MigrationRequested(after, (failed,))) == [
-        FragmentSent(after, 0, (), False, (failed,))
+        MigrationOpened(after, (failed,))
     ]
 
 
@@ -138,14 +146,14 @@ def test_a_source_sends_one_fragment_at_a_time_and_repeats_its_answer(desk: Desk
     """GCM-34, GCM-36, GCM-40: next after the answer; stale answers ignored; the end is repeated."""
     migration = desk.migration()
     desk.tell("a", "m", MigrationRequested(migration, ()))
-    assert desk.tell("a", "b", FragmentAnswered("m1", 0, True, "")) == []
+    assert desk.tell("a", "b", answer(0)) == []
     for sequence in (1, 2, 3):
-        (sent,) = desk.tell("a", "c", FragmentAnswered("m1", sequence - 1, True, ""))
-        assert isinstance(sent, FragmentSent)
+        (sent,) = desk.tell("a", "c", answer(sequence - 1))
+        assert isinstance(sent, TransferSent)
         assert (sent.sequence, sent.last) == (sequence, sequence == 3)
-        assert desk.tell("a", "c", FragmentAnswered("m1", sequence - 1, True, "")) == []
+        assert desk.tell("a", "c", answer(sequence - 1)) == []
     done: list[Message] = [MigrationDataAnswered("m1", True, "", 12)]
-    assert desk.tell("a", "c", FragmentAnswered("m1", 3, True, "")) == done
+    assert desk.tell("a", "c", answer(3)) == done
     assert desk.tell("a", "m", MigrationRequested(migration, ())) == done
     assert desk.net.nodes["a"].host.flags == {0}, "writes wait until the verdict"
 
@@ -153,7 +161,7 @@ def test_a_source_sends_one_fragment_at_a_time_and_repeats_its_answer(desk: Desk
 def test_a_source_tells_why_it_failed(desk: Desk) -> None:
     """GCM-40: the destination's reason reaches the master; the flag stays until the verdict."""
     desk.tell("a", "m", MigrationRequested(desk.migration(), ()))
-    assert refused(desk.tell("a", "c", FragmentAnswered("m1", 0, False, "no room")), "no room")
+    assert refused(desk.tell("a", "c", answer(0, False, "no room")), "no room")
     assert desk.net.nodes["a"].host.flags == {0}
 
 
@@ -161,9 +169,7 @@ def test_an_empty_partition_needs_only_the_probe(desk: Desk) -> None:
     """FN-6: nothing to copy: the answered probe is the end."""
     desk.net.nodes["a"].host.data[0] = ()
     desk.tell("a", "m", MigrationRequested(desk.migration(), ()))
-    assert desk.tell("a", "c", FragmentAnswered("m1", 0, True, "")) == [
-        MigrationDataAnswered("m1", True, "", 0)
-    ]
+    assert desk.tell("a", "c", answer(0)) == [MigrationDataAnswered("m1", True, "", 0)]
 
 
 def test_unanswered_fragments_are_repeated_ever_more_patiently(desk: Desk) -> None:
@@ -171,19 +177,19 @@ def test_unanswered_fragments_are_repeated_ever_more_patiently(desk: Desk) -> No
     times: list[int] = []
 
     def lose(_from: str, _to: str, message: Message) -> str:
-        if isinstance(message, FragmentSent):
+        if isinstance(message, MigrationOpened):
             times.append(desk.net.now_us)
         return "drop"
 
     desk.net.on_send = lose
     desk.tell("a", "m", MigrationRequested(desk.migration(), ()))
     desk.net.run_for(62)
-    sent = [m for _, _, m in desk.net.trace if isinstance(m, FragmentSent)]
+    sent = [m for _, _, m in desk.net.trace if isinstance(m, MigrationOpened)]
     assert all(message == sent[0] for message in sent)
     pauses = [(later - sooner) / SECOND for sooner, later in itertools.pairwise(times)]
     assert pauses == [2, 4, 6, 8, 10, 10, 10, 10]
     desk.net.restore_link("a", "c")
-    assert len(desk.net.said(FragmentSent)) == len(sent) + 1
+    assert len(desk.net.said(MigrationOpened)) == len(sent) + 1
     assert SETTINGS.call_timeout_us == 2 * SECOND
 
 

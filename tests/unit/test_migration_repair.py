@@ -213,7 +213,7 @@ def test_promotions_do_not_wait_for_copies_of_other_partitions() -> None:
         net.fill()
         wish(patch, {0: "ae", -1: "cba"})
         net.on_send = lambda _f, _t, m: (
-            "drop" if type(m).__name__ == "FragmentAnswered" else "deliver"
+            "drop" if type(m).__name__ == "TransferAnswered" else "deliver"
         )
         net.add("e")
         net.run_for(1)

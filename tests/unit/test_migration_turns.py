@@ -6,7 +6,11 @@ import msgspec
 import pytest
 from tests.unit.migration_net import MS, SETTINGS, Net, Node
 
-from whimbrel.core.messages import FragmentSent, MigrationDataAnswered, MigrationRequested
+from whimbrel.core.messages import (
+    MigrationDataAnswered,
+    MigrationOpened,
+    MigrationRequested,
+)
 from whimbrel.core.model import ClusterState
 
 ENTRIES = 12
@@ -72,7 +76,7 @@ def test_each_destination_has_its_own_turn() -> None:
     run_until_waiting(net, "a", 2)
     net.run_for(0.004)
     copying = net.nodes["a"].room._source.copying()
-    assert sorted(outgoing.destination for outgoing in copying) == ["b", "c"]
+    assert sorted(outgoing.sending.member for outgoing in copying) == ["b", "c"]
     net.settle()
     net.check(ENTRIES)
 
@@ -84,7 +88,7 @@ def test_a_repeated_request_neither_loses_nor_doubles_its_turn() -> None:
     net.add("c")
     net.settle()
     net.check(ENTRIES)
-    firsts = [m for _, _, m in net.trace if isinstance(m, FragmentSent) and m.sequence == 0]
+    firsts = [m for _, _, m in net.trace if isinstance(m, MigrationOpened)]
     assert len({m.migration.id for m in firsts}) == len(firsts)
 
 

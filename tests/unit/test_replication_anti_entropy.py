@@ -10,11 +10,12 @@ from tests.unit.replication_net import SECOND, SETTINGS, Net, key, value
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
+    Purpose,
     ReplicaVersions,
-    SyncAnswered,
     SyncRefused,
     SyncRequested,
-    SyncSent,
+    TransferAnswered,
+    TransferSent,
     Vector,
     VersionsTold,
 )
@@ -68,7 +69,7 @@ def said(net: Net, kind: type) -> list[object]:
 
 def permits(plane: DataPlane) -> int:
     """Permits in use."""
-    return plane.anti_entropy.permits_requested + plane.anti_entropy.permits_served
+    return plane.syncs.permits_requested + plane.syncs.permits_served
 
 
 def test_the_last_backup_of_an_idle_map_is_found_missing() -> None:
@@ -81,7 +82,8 @@ def test_the_last_backup_of_an_idle_map_is_found_missing() -> None:
     assert net["b"].fragment(0, "n") is before
     (request,) = said(net, SyncRequested)
     assert isinstance(request, SyncRequested) and request.namespaces == ("map/m",)
-    sent = net["a"].plane.anti_entropy.counters["sync_bytes_sent"]
+    parts = [part for m in said(net, TransferSent) for part in m.parts]  # type: ignore[attr-defined]
+    sent = sum(len(part.data) for part in parts)
     assert 0 < sent < 2 * net["a"].fragment(0, "m").store.bytes_used + 20 * 60
     assert net["b"].plane.unsettled() == 0
 
@@ -127,9 +129,9 @@ def test_a_sync_removes_what_the_primary_does_not_have() -> None:
     lose(net, "m")
     net.advance(8 * SECOND)
     net.check_equal(0, "ab", "m")
-    sent = said(net, SyncSent)
+    sent = said(net, TransferSent)
     assert len(sent) > 3
-    assert all(sum(len(p.data) for p in m.parts) < 420 for m in sent if isinstance(m, SyncSent))
+    assert all(sum(len(p.data) for p in m.parts) < 420 for m in sent if isinstance(m, TransferSent))
 
 
 def test_one_piece_is_in_flight_at_a_time() -> None:
@@ -137,9 +139,9 @@ def test_one_piece_is_in_flight_at_a_time() -> None:
     net = settled()
     lose(net, "m")
     net.advance(8 * SECOND)
-    sequence = [type(m) for _, _, m in net.log if isinstance(m, SyncSent | SyncAnswered)]
-    assert sequence[::2] == [SyncSent] * (len(sequence) // 2)
-    assert sequence[1::2] == [SyncAnswered] * (len(sequence) // 2)
+    sequence = [type(m) for _, _, m in net.log if isinstance(m, TransferSent | TransferAnswered)]
+    assert sequence[::2] == [TransferSent] * (len(sequence) // 2)
+    assert sequence[1::2] == [TransferAnswered] * (len(sequence) // 2)
 
 
 def test_writes_during_a_sync_are_not_lost() -> None:
@@ -151,11 +153,11 @@ def test_writes_during_a_sync_are_not_lost() -> None:
     chunks = [0]
 
     def write_meanwhile(sender: MemberId, target: MemberId, what: object) -> bool:
-        if isinstance(what, SyncSent):
+        if isinstance(what, TransferSent):
             chunks[0] += 1
             for step in range(3):
                 net.put("m", (17 * chunks[0] + step) % 90, f"meanwhile {chunks[0]}")
-            host.maps.remove(partition, "m", key((29 * chunks[0]) % 60))
+            host.maps.remove(partition, "m", key((29 * chunks[0]) % 60), None)
         return False
 
     net.drop = write_meanwhile
@@ -175,9 +177,9 @@ def test_clearing_during_a_sync() -> None:
     cleared = [False]
 
     def clear_meanwhile(sender: MemberId, target: MemberId, what: object) -> bool:
-        if isinstance(what, SyncSent) and what.sequence == 3 and not cleared[0]:
+        if isinstance(what, TransferSent) and what.sequence == 3 and not cleared[0]:
             cleared[0] = True
-            host.maps.clear(host.plane.partitions[0], "m")
+            host.maps.clear(host.plane.partitions[0], "m", None)
             net.put("m", 5, "after the clear")
         return False
 
@@ -192,10 +194,10 @@ def test_operations_between_request_and_answer_are_kept() -> None:
     """What comes after the vector was taken but before the first piece is in the end result."""
     net = settled()
     lose(net, "m")
-    stopped: list[SyncSent] = []
+    stopped: list[TransferSent] = []
 
     def stop_first(sender: MemberId, target: MemberId, what: object) -> bool:
-        if isinstance(what, SyncSent) and not stopped:
+        if isinstance(what, TransferSent) and not stopped:
             stopped.append(what)
             return True
         return False
@@ -255,8 +257,7 @@ def test_members_that_ask_one_another_get_through(limit: int) -> None:
     for host in net.hosts.values():
         for partition in host.plane.partitions:
             if not partition.is_primary:
-                partition.maps["m"].is_dirty = True
-                host.plane.anti_entropy.mark_dirty(partition.maps["m"])
+                host.plane.doubts.mark_dirty(partition.maps["m"])
     net.advance(60 * SECOND)
     assert all(host.plane.unsettled() == 0 for host in net.hosts.values())
     assert all(permits(host.plane) == 0 for host in net.hosts.values())
@@ -270,7 +271,7 @@ def test_a_primary_without_permit_keeps_no_trace() -> None:
     partition = primary.partitions[0]
     partition.set_migrating(True)
     primary.on_message(MemberId("b"), request)
-    (effect,) = primary.take_effects()
+    (effect,) = primary.ctx.effects
     assert isinstance(effect.message, SyncRefused)  # type: ignore[attr-defined]
     assert permits(primary) == 0
     partition.set_migrating(False)
@@ -287,11 +288,10 @@ def test_a_refusal_frees_the_permits_at_once() -> None:
     net = settled()
     net["a"].plane.partitions[0].set_migrating(True)
     fragment = net["b"].fragment(0, "m")
-    fragment.is_dirty = True
-    net["b"].plane.anti_entropy.mark_dirty(fragment)
+    net["b"].plane.doubts.mark_dirty(fragment)
     net.advance(SECOND)
     assert permits(net["b"].plane) == 0 and len(said(net, SyncRefused)) == 1
-    assert net["b"].plane.anti_entropy.counters["syncs_refused"] == 1
+    assert net["b"].plane.syncs.counters["syncs_refused"] == 1
     net["a"].plane.partitions[0].set_migrating(False)
     net.advance(4 * SECOND)
     assert net["b"].plane.unsettled() == 0
@@ -301,13 +301,13 @@ def test_a_lost_answer_frees_the_permit_after_the_timeout() -> None:
     """AE-13, AE-16, R3: not earlier; then the next request is made and answered."""
     net = settled()
     lose(net, "m")
-    net.drop = lambda sender, target, what: isinstance(what, SyncSent)
+    net.drop = lambda sender, target, what: isinstance(what, TransferSent)
     net.advance(7 * SECOND)
     assert permits(net["b"].plane) == 1 and permits(net["a"].plane) == 1
     net.drop = None
     net.advance(16 * SECOND)
     assert permits(net["b"].plane) == 0 and permits(net["a"].plane) == 0
-    assert net["b"].plane.anti_entropy.counters["syncs_timed_out"] == 1
+    assert net["b"].plane.syncs.counters["syncs_timed_out"] == 1
     net.check_equal(0, "ab", "m")
 
 
@@ -315,7 +315,7 @@ def test_a_broken_link_ends_a_sync_on_both_sides() -> None:
     """AE-16: permits are back at once; after the link is back the sync is begun anew."""
     net = settled()
     lose(net, "m")
-    net.drop = lambda sender, target, what: isinstance(what, SyncSent)
+    net.drop = lambda sender, target, what: isinstance(what, TransferSent)
     net.advance(6 * SECOND)
     net.drop = None
     net.cut("a", "b")
@@ -331,7 +331,7 @@ def test_departures_and_new_rows_give_permits_back() -> None:
     """AE-16: a sync with a member that left, or of a row that changed, is over."""
     net = settled(row="ab", names="abc")
     lose(net, "m")
-    net.drop = lambda sender, target, what: isinstance(what, SyncSent) and target == "b"
+    net.drop = lambda sender, target, what: isinstance(what, TransferSent) and target == "b"
     net.advance(6 * SECOND)
     assert permits(net["b"].plane) == 1
     net.set_row(0, "abc", 6)
@@ -354,7 +354,7 @@ def test_only_the_primary_is_believed() -> None:
         MemberId("a"), VersionsTold((msgspec.structs.replace(empty, index=ReplicaIndex(2)),))
     )
     assert sorted(backup.partitions[0].fragments) == ["map/b2", "map/m", "map/n"]
-    backup.on_message(MemberId("c"), SyncSent(1, PartitionId(0), 1, (), True))
+    backup.on_message(MemberId("c"), TransferSent(Purpose.SYNC, "1", PartitionId(0), 1, (), True))
     net.pump()
     assert backup.unsettled() == 0
 
@@ -362,7 +362,7 @@ def test_only_the_primary_is_believed() -> None:
 def test_namespaces_that_the_primary_does_not_have_are_pruned() -> None:
     """AE-21, bug 34: after it left them out twice, some seconds apart, with nothing in between."""
     net = settled()
-    net["a"].plane.destroy(Namespace("map/n"), 1)
+    net["a"].plane.holdings.destroy(Namespace("map/n"), 1)
     net.advance(3 * SECOND)
     assert "map/n" in net["b"].plane.partitions[0].fragments
     net.advance(4 * SECOND)
@@ -395,7 +395,7 @@ def test_versions_that_overtake_operations_cause_no_sync() -> None:
     net.drop = lambda sender, target, what: isinstance(what, bytes)
     for name in ("m", "begun"):
         net.put(name, 1, "slow")
-        net["a"].plane.take_backups()
+        net["a"].plane.outgoing.take_backups()
     net["a"].plane.link_lost(MemberId("b"))
     net["a"].plane.link_restored(MemberId("b"))
     told = net["a"].plane.anti_entropy
@@ -443,7 +443,7 @@ def test_damaged_answers_change_nothing() -> None:
     damaged = [0]
 
     def damage(sender: MemberId, target: MemberId, what: object) -> bool:
-        if isinstance(what, SyncSent) and what.parts and damaged[0] < 1:
+        if isinstance(what, TransferSent) and what.parts and damaged[0] < 1:
             damaged[0] += 1
             part = msgspec.structs.replace(what.parts[0], data=what.parts[0].data[:-3])
             broken = msgspec.structs.replace(what, parts=(part,))
@@ -456,7 +456,9 @@ def test_damaged_answers_change_nothing() -> None:
         net.advance(SECOND // 4)
     assert net["b"].content(0, "m")[key(7)] == value("m 7")
     net.pump()
-    answers = [answer for answer in said(net, SyncAnswered) if isinstance(answer, SyncAnswered)]
+    answers = [
+        answer for answer in said(net, TransferAnswered) if isinstance(answer, TransferAnswered)
+    ]
     assert answers and not answers[0].success, "its primary learns that it is over"
     net.advance(6 * SECOND)
     net.check_equal(0, "ab", "m")
@@ -465,7 +467,7 @@ def test_damaged_answers_change_nothing() -> None:
 def test_malformed_vectors_are_refused() -> None:
     """Rule 10: vectors of another length and impossible backup counts are damage."""
     from whimbrel.core.messages import FragmentPart
-    from whimbrel.core.replication.fragments import check_parts
+    from whimbrel.core.replication.transfer import check_parts
     from whimbrel.errors import SerializationError
 
     good = FragmentPart(Namespace("map/m"), b"", Vector(1, (0,) * 6), (1, 0), True, True)
@@ -520,7 +522,7 @@ def test_losing_most_backups_ends_in_equal_data_and_full_permits(
         net.check_equal(pid, rows[pid], "m")
     for host in net.hosts.values():
         assert permits(host.plane) == 0 and host.plane.unsettled() == 0
-        assert all(not outbox.frames for outbox in host.plane.outboxes.values())
+        assert all(not outbox.frames for outbox in host.plane.outgoing.outboxes.values())
 
 
 def test_a_member_that_left_is_remembered_nowhere() -> None:
@@ -536,7 +538,8 @@ def test_a_member_that_left_is_remembered_nowhere() -> None:
     net.crash("b")
     net.set_members("ac")
     plane = net["a"].plane
-    for room in (plane, plane.anti_entropy, plane.refills, plane.roles):
+    parts = (plane.outgoing, plane.incoming, plane.holdings, plane.syncs, plane.recovery)
+    for room in (plane, plane.anti_entropy, plane.roles, *parts):
         for table in (one for one in vars(room).values() if isinstance(one, dict)):
             for entry in table:
                 assert MemberId("b") not in (entry if isinstance(entry, tuple) else (entry,))
@@ -573,7 +576,7 @@ def test_an_absent_namespace_is_asked_for_again_before_its_turn() -> None:
     net.put("m", 1, "x")
     net.pump()
     net.advance(2 * SECOND)
-    net["a"].plane.destroy(Namespace("map/m"), 1)
+    net["a"].plane.holdings.destroy(Namespace("map/m"), 1)
     net.advance(ABSENT_US + 3 * SECOND)
     assert "map/m" not in net["b"].plane.partitions[0].fragments
 
@@ -588,7 +591,7 @@ def test_a_copy_that_missed_an_operation_is_doubted_at_once() -> None:
     sent = [0]
 
     def drop(sender: MemberId, target: MemberId, what: object) -> bool:
-        if isinstance(what, SyncSent):
+        if isinstance(what, TransferSent):
             sent[0] += 1
             if sent[0] == 2:
                 lose(net, "m", number=9)
@@ -596,10 +599,10 @@ def test_a_copy_that_missed_an_operation_is_doubted_at_once() -> None:
         return False
 
     net.drop = drop
-    while host.plane.anti_entropy.counters["syncs_completed"] == 0:
+    while host.plane.syncs.counters["syncs_completed"] == 0:
         net.advance(SECOND // 100, step_us=1_000)
     assert host.fragment(0, "m").is_dirty, "the gap was seen"
-    assert (PartitionId(0), Namespace("map/m")) in host.plane.anti_entropy.dirty()
+    assert host.fragment(0, "m") in host.plane.doubts.dirty
     assert host.plane.unsettled() > 0
     net.drop = None
     net.advance(6 * SECOND)

@@ -22,7 +22,7 @@ def two() -> Net:
 
 def frame(net: Net, sender: str = "a") -> bytes:
     """The one frame that a member has to send now."""
-    ((_, payload),) = net[sender].plane.take_backups()
+    ((_, payload),) = net[sender].plane.outgoing.take_backups()
     return payload
 
 
@@ -35,9 +35,11 @@ def test_a_put_reaches_its_backup_and_is_acknowledged() -> None:
     """R4: the reply is complete when the backup has applied the write, not before."""
     net = two()
     reply = net.put("m", 1, "x")
-    assert reply.remaining == 1 and not net["a"].plane.completed
+    assert reply.remaining == 1 and not net["a"].plane.outgoing.completed
     net.pump()
-    assert net["a"].plane.completed == [reply] and reply.remaining == 0 and not reply.failed
+    assert (
+        net["a"].plane.outgoing.completed == [reply] and reply.remaining == 0 and not reply.failed
+    )
     net.check_equal(0, "ab", "m")
 
 
@@ -67,7 +69,7 @@ def test_requested_counts_rise_even_when_nobody_can_hold_them() -> None:
 def test_maps_without_backups_and_with_asynchronous_ones() -> None:
     """No backup: nothing is counted or sent. Asynchronous: sent, but nobody waits."""
     net = two()
-    assert net.put("b0", 1, "x").remaining == 0 and not net["a"].plane.take_backups()
+    assert net.put("b0", 1, "x").remaining == 0 and not net["a"].plane.outgoing.take_backups()
     assert net.put("a1", 1, "x").remaining == 0
     net.pump()
     net.check_equal(0, "ab", "a1")
@@ -82,26 +84,26 @@ def test_a_member_with_nothing_to_send_is_not_asked(monkeypatch: pytest.MonkeyPa
     primary, backup = net["a"].plane, net["b"].plane
 
     def hints() -> tuple[bool, bool]:
-        return primary.has_backups, backup.owes_acks
+        return primary.outgoing.has_backups, backup.incoming.owes_acks
 
     assert hints() == (False, False)
     net.put("m", 1, "x")
     assert hints() == (True, False)
-    backup.apply_backups(MemberId("a"), frame(net))
+    backup.incoming.apply_backups(MemberId("a"), frame(net))
     assert hints() == (False, True)
-    assert backup.take_acks() and hints() == (False, False)
+    assert backup.incoming.take_acks() and hints() == (False, False)
     primary.link_restored(MemberId("b"))
     backup.link_restored(MemberId("a"))
     assert hints() == (True, True)
-    assert primary.take_backups() and backup.take_acks()
+    assert primary.outgoing.take_backups() and backup.incoming.take_acks()
     net.cut("a", "b")
     monkeypatch.setattr("whimbrel.core.replication.outbox.BYTES_IN_FLIGHT_MAX", 5_000)
     net.put("m", 1, "v" * 5_000)
-    primary.take_backups()
-    assert primary.must_ask and hints() == (True, False)
+    primary.outgoing.take_backups()
+    assert primary.outgoing.must_ask and hints() == (True, False)
     net.mend("a", "b")
     net.pump()
-    assert primary.must_ask == 0 and hints() == (False, False)
+    assert primary.outgoing.must_ask == 0 and hints() == (False, False)
 
 
 def test_two_maps_count_independently() -> None:
@@ -119,12 +121,12 @@ def test_a_repeated_frame_is_acknowledged_but_not_applied_again() -> None:
     net = two()
     net.put("m", 1, "x")
     payload = frame(net)
-    backup = net["b"].plane
+    backup = net["b"].plane.incoming
     backup.apply_backups(MemberId("a"), payload)
     first = backup.take_acks()
-    applied = backup.counters["backups_applied"]
+    applied = net["b"].plane.counters["backups_applied"]
     backup.apply_backups(MemberId("a"), payload)
-    assert backup.take_acks() == first and backup.counters["backups_applied"] == applied
+    assert backup.take_acks() == first and net["b"].plane.counters["backups_applied"] == applied
     assert net["b"].fragment(0, "m").value == 1
 
 
@@ -137,8 +139,8 @@ def test_an_older_operation_is_ignored() -> None:
     net.pump()
     # The same primary sends in a new stream, as to a process that it takes for another one.
     net["a"].fragment(0, "m").value = 0
-    net["a"].plane.outboxes.clear()
-    net["a"].plane.refresh_targets(net["a"].plane.partitions[0])
+    net["a"].plane.outgoing.outboxes.clear()
+    net["a"].plane.outgoing.refresh_targets(net["a"].plane.partitions[0])
     net.put("m", 1, "stale")
     net.pump()
     assert net["b"].content(0, "m") == {key(1): value("new")}
@@ -154,7 +156,7 @@ def test_a_gap_is_applied_and_asks_for_a_sync() -> None:
     net["a"].fragment(0, "m").value += 1  # an operation that nobody sent
     net.put("m", 2, "y")
     payload = frame(net)
-    net["b"].plane.apply_backups(MemberId("a"), payload)
+    net["b"].plane.incoming.apply_backups(MemberId("a"), payload)
     fragment = net["b"].fragment(0, "m")
     assert fragment.value == 3 and fragment.is_dirty
     assert net["b"].plane.counters["backups_applied"] == 2
@@ -207,7 +209,7 @@ def test_a_stale_primary_is_told() -> None:
     net.pump()
     assert net["b"].plane.counters["backups_refused"] == 1 and reply.remaining == 1
     net.set_row(0, "ba", 4, only="a")
-    assert reply.failed == FAILED_STALE and net["a"].plane.completed == [reply]
+    assert reply.failed == FAILED_STALE and net["a"].plane.outgoing.completed == [reply]
     assert net["b"].content(0, "m") == {}
     assert not [m for _, _, m in net.log if isinstance(m, TableRequested)], "a is the master"
 
@@ -281,7 +283,7 @@ def test_a_backup_that_stays_one_is_waited_for_though_the_primary_moved() -> Non
     reply = net.put("m", 1, "x")
     net.pump()
     net.set_row(0, "cb", 3)
-    assert reply.remaining == 1 and not net["a"].plane.completed
+    assert reply.remaining == 1 and not net["a"].plane.outgoing.completed
     net.mend("a", "b")
     net.pump()
     assert reply.failed == FAILED_STALE
@@ -367,7 +369,7 @@ def test_a_backup_that_leaves_releases_its_replies() -> None:
     net.pump()
     net.crash("b")
     net.set_members("a")
-    assert net["a"].plane.completed == [reply]
+    assert net["a"].plane.outgoing.completed == [reply]
     assert reply.released == 1 and not reply.failed
     assert net.put("m", 2, "x").remaining == 0, "the row still names it, the list does not"
 
@@ -381,7 +383,7 @@ def test_a_member_that_ceases_to_be_a_backup_releases_its_replies() -> None:
     moved, stays = net.put("m", 1, "x", pid=0), net.put("m", 1, "x", pid=1)
     net.pump()
     net.set_row(0, "ac", 3)
-    assert moved.released == 1 and net["a"].plane.completed == [moved]
+    assert moved.released == 1 and net["a"].plane.outgoing.completed == [moved]
     assert stays.remaining == 1
 
 
@@ -393,12 +395,12 @@ def test_a_reply_does_not_wait_for_ever() -> None:
     net.advance(9 * SECOND)
     assert not reply.failed
     net.advance(3 * SECOND)
-    assert reply.failed == FAILED_TIMEOUT and net["a"].plane.completed == [reply]
+    assert reply.failed == FAILED_TIMEOUT and net["a"].plane.outgoing.completed == [reply]
     net.drop = None
     net.cut("a", "b")
     net.mend("a", "b")
     net.pump()
-    assert net["a"].plane.completed == [reply]
+    assert net["a"].plane.outgoing.completed == [reply]
 
 
 def test_a_backup_that_cannot_keep_up_stops_writes_before_they_happen() -> None:
@@ -424,7 +426,7 @@ def test_large_turns_are_split_into_frames() -> None:
     net = two()
     plane = net["a"].plane
     replies = [net.put("m", number, "v" * 100_000) for number in range(10)]
-    payloads = plane.take_backups()
+    payloads = plane.outgoing.take_backups()
     assert len(payloads) == 4 and max(len(p) for _, p in payloads) < 400_000
     plane.link_lost(MemberId("b"))
     plane.link_restored(MemberId("b"))
@@ -440,11 +442,11 @@ def test_clients_that_count_are_told_by_the_backup() -> None:
     net.pump()
     plane = net["a"].plane
     uuid = bytes(range(16))
-    plane.reply, plane.ack_to = PendingReply(), uuid + (-7).to_bytes(8, "little", signed=True)
-    net["a"].maps.put(plane.partitions[0], "m", key(1), value("x"))
+    reply = PendingReply(ack_to=uuid + (-7).to_bytes(8, "little", signed=True))
+    net["a"].maps.put(plane.partitions[0], "m", key(1), value("x"), reply)
     net.pump()
-    assert net["b"].plane.take_notifications() == [(uuid, -7, MemberId("a"))]
-    assert net["b"].plane.take_notifications() == []
+    assert net["b"].plane.incoming.take_notifications() == [(uuid, -7, MemberId("a"))]
+    assert net["b"].plane.incoming.take_notifications() == []
 
 
 def test_damaged_frames_are_refused() -> None:
@@ -452,7 +454,7 @@ def test_damaged_frames_are_refused() -> None:
     net = two()
     net.put("m", 1, "x")
     payload = frame(net)
-    backup = net["b"].plane
+    backup = net["b"].plane.incoming
     for size in range(0, len(payload) - 1, 3):
         with pytest.raises(ProtocolError):
             backup.apply_backups(MemberId("a"), payload[:size])
@@ -503,23 +505,25 @@ def test_rows_without_us_take_our_data_away() -> None:
     assert list(net["b"].plane.partitions[0].fragments) == ["map/b3"]
     net.set_row(0, "acd", 9)
     assert not net["b"].plane.partitions[0].fragments
-    net["b"].plane.row_changed(PartitionId(0), make_row("acd"), make_row("acd"), 10)
+    net["b"].plane.roles.row_changed(PartitionId(0), make_row("acd"), make_row("acd"), 10)
 
 
 def test_nobody_to_send_to_is_no_acknowledgement() -> None:
-    """Goal: a write whose backups are not there waits for none. Method: what ``replicate`` says."""
+    """Goal: a write whose backups are not there waits for none. Method: its reply."""
     net = Net("a")
     net.set_row(0, "a", 2)
     net.put("m", 1, "x")
     plane = net["a"].plane
     fragment = net["a"].fragment(0, "m")
-    assert plane.replicate(plane.partitions[0], fragment, b"") == 0
+    reply = PendingReply()
+    plane.holdings.change(plane.partitions[0], fragment, b"", reply)
+    assert reply.remaining == 0
 
 
 def test_frames_of_one_turn_are_acknowledged_together() -> None:
     """Goal: answers are cumulative. Method: two frames arrive before any answer leaves."""
     net = two()
-    backup = net["b"].plane
+    backup = net["b"].plane.incoming
     for number in range(2):
         net.put("m", number, "x")
         backup.apply_backups(MemberId("a"), frame(net))
@@ -532,7 +536,7 @@ def test_an_unknown_stream_is_asked_to_begin_anew() -> None:
     net.put("m", 1, "x")
     frame(net)
     net.put("m", 2, "x")
-    younger = Net("b")["b"].plane
+    younger = Net("b")["b"].plane.incoming
     younger.apply_backups(MemberId("a"), frame(net))
     ((_, payload),) = younger.take_acks()
     _, _, sequence, gap, count = ACKS.unpack(payload)
@@ -543,8 +547,8 @@ def test_nothing_is_under_way_to_a_member_that_left() -> None:
     """Goal: a closed outbox counts nothing. Method: close one with frames under way."""
     net = two()
     net.put("m", 1, "x")
-    outbox = net["a"].plane.outboxes[MemberId("b")]
-    net["a"].plane.take_backups()
+    outbox = net["a"].plane.outgoing.outboxes[MemberId("b")]
+    net["a"].plane.outgoing.take_backups()
     assert outbox.in_flight == 1
     outbox.close([])
     assert outbox.in_flight == outbox.bytes_in_flight == 0

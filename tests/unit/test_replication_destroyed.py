@@ -12,9 +12,9 @@ from tests.unit.replication_net import SECOND, Net, key, migration, value
 from tests.unit.test_replication_anti_entropy import settled
 
 from whimbrel.core.ids import MemberId, Namespace
-from whimbrel.core.messages import RefillSent, SyncSent
+from whimbrel.core.messages import TransferSent
 from whimbrel.core.model import MigrationKind
-from whimbrel.core.structures.map_store import BURIED_MIN
+from whimbrel.core.structures.map_store import FREED_AT_ONCE_MAX
 from whimbrel.errors import SerializationError
 
 MAP = Namespace("map/m")
@@ -64,7 +64,7 @@ def test_a_map_begun_again_meanwhile_is_installed() -> None:
     destroy(net, "c")
     net.pump()
     assert net["c"].content(0, "m") == {key(7): value("new")}
-    assert net["c"].plane.is_destroyed(MAP, 4)
+    assert net["c"].plane.holdings.is_destroyed(MAP, 4)
 
 
 def test_what_a_destination_is_to_compare_may_be_destroyed() -> None:
@@ -116,21 +116,20 @@ def test_a_sync_and_a_refill_of_before_bring_nothing() -> None:
     late: list[tuple[MemberId, MemberId, object]] = []
 
     def hold(sender: MemberId, target: MemberId, what: object) -> bool:
-        if isinstance(what, SyncSent | RefillSent):
+        if isinstance(what, TransferSent):
             late.append((sender, target, what))
             return True
         return False
 
     fragment = net["b"].fragment(0, "m")
-    fragment.is_dirty = True
-    net["b"].plane.anti_entropy.mark_dirty(fragment)
+    net["b"].plane.doubts.mark_dirty(fragment)
     net.drop = hold
     net.advance(2 * SECOND)
     assert late
     destroy(net, "ab")
     net.drop = None
     for sender, target, what in late:
-        assert isinstance(what, SyncSent | RefillSent)
+        assert isinstance(what, TransferSent)
         net.hosts[target].plane.on_message(sender, what)
     net.pump()
     assert MAP not in net["b"].plane.partitions[0].fragments
@@ -140,11 +139,11 @@ def test_a_generation_below_zero_is_refused() -> None:
     """Goal: no member's nonsense is taken. Method: a part that no primary makes."""
     net = two()
     moving = migration(MigrationKind.COPY, "c", 2, new=1)
-    net["c"].plane.begin_destination(moving)
-    parts, _ = net["a"].plane.open_export(moving).next_parts(1_000)
+    net["c"].plane.roles.begin_destination(moving)
+    parts, _ = net["a"].plane.roles.open_export(moving).next_parts(1_000)
     bad = msgspec.structs.replace(parts[0], generation=-1)
     with pytest.raises(SerializationError, match="generation"):
-        net["c"].plane.ingest(moving, (bad,))
+        net["c"].plane.roles.ingest(moving, (bad,))
 
 
 def test_hearing_of_a_destruction_twice_changes_nothing() -> None:
@@ -165,14 +164,14 @@ def test_a_large_copy_of_before_is_freed_in_steps() -> None:
     """
     net = Net("abc")
     net.set_row(0, "a", 2)
-    for number in range(BURIED_MIN + 1):
+    for number in range(FREED_AT_ONCE_MAX + 1):
         net.put("m", number, "old")
     net.pump()
     copy = migration(MigrationKind.COPY, "c", 2, new=1)
     net.migrate(copy, "a", chunk=1_000_000)
     destroy(net, "c")
     net.set_row(0, "ac", 3)
-    assert net["c"].plane.remains.entries == BURIED_MIN + 1
+    assert net["c"].plane.holdings.deferred.entries == FREED_AT_ONCE_MAX + 1
 
 
 def test_what_is_compared_is_begun_anew_where_the_destruction_was_not_heard_of() -> None:
@@ -185,9 +184,9 @@ def test_what_is_compared_is_begun_anew_where_the_destruction_was_not_heard_of()
         net.put("b2", number, "old")
     net.pump()
     net["a"].maps.destroy("b2", 5)
-    net["a"].plane.fragment(net["a"].plane.partitions[0], Namespace("map/b2"))
+    net["a"].plane.holdings.begin(net["a"].plane.partitions[0], Namespace("map/b2"))
     up = migration(MigrationKind.SHIFT_UP, "c", 2, new=1, current=2)
     net.migrate(up, "a")
     net.set_row(0, "ac", 4)
     assert net["c"].content(0, "b2") == {}
-    assert net["c"].plane.is_destroyed(Namespace("map/b2"), 4)
+    assert net["c"].plane.holdings.is_destroyed(Namespace("map/b2"), 4)

@@ -11,7 +11,7 @@ from tests.unit.replication_net import SECOND, Net, key, make_row, migration, va
 
 from whimbrel.core.effects import Send
 from whimbrel.core.ids import PartitionId, ReplicaIndex
-from whimbrel.core.messages import StandingAnswered, StandingRequested, SyncSent
+from whimbrel.core.messages import StandingAnswered, StandingRequested, TransferSent
 from whimbrel.core.model import MigrationInfo, MigrationKind, Standing
 from whimbrel.core.replication.outbox import FAILED_STALE, FAILED_TIMEOUT, PendingReply
 
@@ -41,7 +41,7 @@ def decide(net: Net, row: str, only: str = "abd") -> None:
     net.set_row(0, "cb", 3, only="c")
     net.set_row(0, row, 3, only=only)
     if "a" in only:
-        net["a"].plane.end_source(PartitionId(0))
+        net["a"].plane.roles.end_source(PartitionId(0))
 
 
 @pytest.mark.parametrize("first", ["row", "refusal"])
@@ -59,11 +59,11 @@ def test_a_moved_write_is_acknowledged_when_its_backup_is_in_step(first: str) ->
         assert not reply.failed and reply.remaining == 1
         decide(net, "cb", "a")
     net.advance(SECOND // 10)
-    assert not reply.failed and reply.remaining == 1 and not net["a"].plane.completed
+    assert not reply.failed and reply.remaining == 1 and not net["a"].plane.outgoing.completed
     net.drop = None
     net.advance(2 * SECOND)
     assert net["b"].content(0, "m") == net["c"].content(0, "m") == WRITTEN
-    assert net["a"].plane.completed == [reply] and not reply.failed
+    assert net["a"].plane.outgoing.completed == [reply] and not reply.failed
     assert (reply.remaining, reply.released) == (0, 1)
 
 
@@ -91,10 +91,10 @@ def test_a_moved_write_whose_backup_never_comes_into_step_is_of_unknown_outcome(
     net.cut("c", "b")
     net.mend("a", "b")
     net.advance(12 * SECOND)
-    assert reply.failed == FAILED_TIMEOUT and net["a"].plane.completed == [reply]
+    assert reply.failed == FAILED_TIMEOUT and net["a"].plane.outgoing.completed == [reply]
     net.mend("c", "b")
     net.advance(5 * SECOND)
-    assert net["a"].plane.completed == [reply]
+    assert net["a"].plane.outgoing.completed == [reply]
 
 
 @pytest.mark.parametrize("first", ["row", "refusal"])
@@ -113,7 +113,7 @@ def test_a_former_backup_is_not_waited_for(first: str) -> None:
         decide(net, "cb", "a")
         net.set_row(0, "cd", 4, only="a")
     assert reply.remaining == 0 and not reply.failed
-    assert net["a"].plane.completed == [reply]
+    assert net["a"].plane.outgoing.completed == [reply]
 
 
 def test_a_backup_that_leaves_is_not_waited_for() -> None:
@@ -159,10 +159,10 @@ def test_two_changes_that_are_heard_at_once_are_no_planned_move() -> None:
     info = migration(MigrationKind.MOVE, "d", 5, new=0, source="b", source_slots=(0, -1))
     net.migrate(info, "b")
     net.set_row(0, "d", 6)
-    net["a"].plane.end_source(PartitionId(0))
+    net["a"].plane.roles.end_source(PartitionId(0))
     net.advance(SECOND)
     assert net["d"].content(0, "m") == {}
-    assert reply.failed == FAILED_STALE and net["a"].plane.completed == [reply]
+    assert reply.failed == FAILED_STALE and net["a"].plane.outgoing.completed == [reply]
 
 
 def test_words_of_another_term_are_not_believed() -> None:
@@ -178,7 +178,7 @@ def test_words_of_another_term_are_not_believed() -> None:
     assert reply.remaining == 1 and not reply.failed
     net["d"].plane.partitions[0].take_row(make_row("cd"), 3, ReplicaIndex(1))
     net["d"].plane.on_message(net["a"].id, StandingRequested(PartitionId(0), 4))
-    (said,) = [what.message for what in net["d"].plane.take_effects() if isinstance(what, Send)]
+    (said,) = [what.message for what in net["d"].ctx.effects if isinstance(what, Send)]
     assert said == StandingAnswered(PartitionId(0), 4, Standing.BEHIND)
 
 
@@ -190,7 +190,7 @@ def test_only_the_row_of_the_move_itself_tells_that_it_was_committed(
     net, reply = late_write()
     copy_to_c(net)
     net.set_row(0, row, version)
-    net["a"].plane.end_source(PartitionId(0))
+    net["a"].plane.roles.end_source(PartitionId(0))
     net.mend("a", "b")
     net.advance(SECOND)
     assert reply.failed == FAILED_STALE
@@ -212,7 +212,7 @@ def test_a_backup_that_knows_what_it_lacks_is_not_in_step() -> None:
     """R4: the new primary's versions are there, its data are not."""
     net, reply = late_write()
     copy_to_c(net)
-    net.drop = lambda sender, target, what: isinstance(what, SyncSent)
+    net.drop = lambda sender, target, what: isinstance(what, TransferSent)
     decide(net, "cb")
     net.mend("a", "b")
     net.advance(5 * SECOND)
@@ -227,17 +227,17 @@ def test_a_row_without_a_move_tells_nothing(row: str) -> None:
     net.set_row(0, row, 4)
     net.mend("a", "b")
     net.pump()
-    assert reply.failed == FAILED_STALE and net["a"].plane.completed == [reply]
+    assert reply.failed == FAILED_STALE and net["a"].plane.outgoing.completed == [reply]
 
 
 def test_a_move_that_fails_changes_nothing() -> None:
     """ADL-43: we stay the primary, and the backup acknowledges as ever."""
     net, reply = late_write()
     info = copy_to_c(net)
-    net["c"].plane.rollback_destination(info)
+    net["c"].plane.roles.rollback_destination(info)
     net.set_row(0, "ab", 4)
-    net["a"].plane.end_source(PartitionId(0))
+    net["a"].plane.roles.end_source(PartitionId(0))
     net.mend("a", "b")
     net.pump()
     assert reply.remaining == 0 and not reply.failed and reply.released == 0
-    assert not net["a"].plane.roles._outgoing
+    assert not net["a"].plane.roles._copied

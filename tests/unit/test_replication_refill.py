@@ -6,7 +6,7 @@ import msgspec
 from tests.unit.replication_net import SECOND, SETTINGS, Host, Net, key
 
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.core.messages import RefillRefused, RefillRequested, RefillSent
+from whimbrel.core.messages import RefillRefused, RefillRequested, TransferSent
 from whimbrel.core.model import ClusterState, MemberList
 from whimbrel.core.replication.vectors import make_lineage
 
@@ -35,7 +35,7 @@ class Scene:
         for number, name in enumerate(names):
             old = net[name]
             net.hosts[old.id] = host = Host(name, net.settings, 100 + number)
-            host.plane.on_seat_lost = lambda pid, lost: self.lost.append((pid, lost))
+            host.plane.recovery.on_seat_lost = lambda pid, lost: self.lost.append((pid, lost))
         infos = tuple(net[name].info for name in here)
         missing = tuple(net[name].info for name in names)
         members = MemberList(9, infos, state=ClusterState.FROZEN, missing=missing)
@@ -94,7 +94,7 @@ def test_only_a_row_that_both_know_is_given_data_for() -> None:
     net["b"].plane.on_message(MemberId("a"), request)
     net.pump()
     assert scene.said(RefillRefused) == [RefillRefused(7, PartitionId(0), False)]
-    assert not scene.said(RefillSent)
+    assert not scene.said(TransferSent)
 
 
 def test_no_more_is_asked_for_at_once_than_syncs_are_allowed() -> None:

@@ -47,12 +47,12 @@ def test_writes_wait_while_a_partition_migrates() -> None:
     net = filled()
     plane = net["a"].plane
     partition = plane.partitions[0]
-    plane.begin_source(migration(MigrationKind.COPY, "c", 5, new=2))
+    plane.roles.begin_source(migration(MigrationKind.COPY, "c", 5, new=2))
     with pytest.raises(RetryableError):
         net.put("m", 1, "x")
     assert net["a"].maps.get(partition, "m", key(1)) == value("m 1")
-    plane.end_source(PartitionId(0))
-    plane.end_source(PartitionId(0))
+    plane.roles.end_source(PartitionId(0))
+    plane.roles.end_source(PartitionId(0))
     net.put("m", 1, "x")
 
 
@@ -64,7 +64,7 @@ def test_a_copy_brings_what_the_index_needs() -> None:
     assert not net["c"].plane.partitions[0].fragments, "staged only, until the commit"
     net.set_row(0, "abc", 6, only="c")
     net.set_row(0, "abc", 6, only="ab")
-    net["a"].plane.end_source(PartitionId(0))
+    net["a"].plane.roles.end_source(PartitionId(0))
     assert sorted(net["c"].plane.partitions[0].fragments) == ["map/b2", "map/b3"]
     assert net.put("b2", 99, "x").remaining == 2
     net.pump()
@@ -91,7 +91,7 @@ def test_moving_the_primary(fragments: bool) -> None:
     net.put("m", 1, "written at the new primary", at="c")
     net.pump()
     net.set_row(0, "cb", 6, only="ab")
-    net["a"].plane.end_source(PartitionId(0))
+    net["a"].plane.roles.end_source(PartitionId(0))
     net.put("m", 2, "and one more", at="c")
     net.pump()
     net.advance(3 * SECOND)
@@ -111,7 +111,7 @@ def test_a_primary_that_steps_down_becomes_a_backup_in_step() -> None:
     net.put("b2", 1, "new", at="c")
     net.pump()
     net.set_row(0, "c-a", 7, only="ab")
-    net["a"].plane.end_source(PartitionId(0))
+    net["a"].plane.roles.end_source(PartitionId(0))
     assert sorted(net["a"].plane.partitions[0].fragments) == ["map/b2", "map/b3"]
     net.advance(2 * SECOND)
     for name in ("b2", "b3"):
@@ -133,7 +133,7 @@ def test_a_backup_and_its_primary_change_places() -> None:
     net.put("b2", 1, "written before the others know", at="c")
     net.pump()
     net.set_row(0, "c-a", 8, only="ab")
-    net["a"].plane.end_source(PartitionId(0))
+    net["a"].plane.roles.end_source(PartitionId(0))
     net.put("b3", 1, "and after", at="c")
     net.pump()
     net.advance(3 * SECOND)
@@ -149,7 +149,7 @@ def test_a_backup_shifts_up_and_gets_only_what_it_lacks() -> None:
     one_map = sum(len(k) + len(v) + 30 for k, v in net["a"].content(0, "m").items())
     assert 0 < moved < 2 * one_map
     net.set_row(0, "ac", 7)
-    net["a"].plane.end_source(PartitionId(0))
+    net["a"].plane.roles.end_source(PartitionId(0))
     net.put("m", 1, "new")
     net.put("b3", 1, "new")
     net.pump()
@@ -162,9 +162,9 @@ def test_a_rolled_back_shift_up_keeps_what_the_old_index_holds() -> None:
     net = filled(row="a-c")
     info = migration(MigrationKind.SHIFT_UP, "c", 5, new=1, current=2)
     net.migrate(info, "a")
-    net["c"].plane.rollback_destination(info)
+    net["c"].plane.roles.rollback_destination(info)
     net.set_row(0, "a-c", 8)
-    net["a"].plane.end_source(PartitionId(0))
+    net["a"].plane.roles.end_source(PartitionId(0))
     assert sorted(net["c"].plane.partitions[0].fragments) == ["map/b2", "map/b3"]
     assert net["c"].fragment(0, "b2").counters()[0] == 0
     net.advance(2 * SECOND)
@@ -176,12 +176,12 @@ def test_a_rolled_back_copy_leaves_nothing() -> None:
     net = filled()
     info = migration(MigrationKind.COPY, "c", 5, new=2)
     net.migrate(info, "a")
-    net["c"].plane.rollback_destination(info)
-    net["c"].plane.rollback_destination(info)
+    net["c"].plane.roles.rollback_destination(info)
+    net["c"].plane.roles.rollback_destination(info)
     net.set_row(0, "ab", 7)
     assert not net["c"].plane.partitions[0].fragments
     with pytest.raises(SerializationError):
-        net["c"].plane.ingest(info, ())
+        net["c"].plane.roles.ingest(info, ())
 
 
 def test_a_stale_backup_does_not_become_primary_by_plan() -> None:
@@ -205,9 +205,9 @@ def test_a_migration_waits_for_backups_under_way() -> None:
     net.put("m", 1, "under way")
     plane = net["a"].plane
     info = migration(MigrationKind.MOVE, "c", 5, new=0, source="a", source_slots=(0, -1))
-    plane.begin_source(info)
+    plane.roles.begin_source(info)
     net.pump()
-    export = plane.open_export(info)
+    export = plane.roles.open_export(info)
     polls = 0
     last = False
     while not last:
@@ -257,7 +257,7 @@ def test_a_dirty_backup_that_is_promoted_is_not_believed() -> None:
     """A fragment that may lack something gives a base that no backup has: all ask for a sync."""
     net = filled(members="abc", row="abc")
     net["b"].fragment(0, "b2").is_dirty = True
-    net["b"].plane.anti_entropy.mark_dirty(net["b"].fragment(0, "b2"))
+    net["b"].plane.doubts.mark_dirty(net["b"].fragment(0, "b2"))
     net.crash("a")
     net.set_members("bc")
     net.set_row(0, "b-c", 8)
@@ -274,7 +274,7 @@ def test_only_a_migration_that_succeeded_is_installed() -> None:
     assert not net["c"].plane.partitions[0].fragments, "a row of before the migration"
     net.set_row(0, "a", 6)
     assert not net["c"].plane.partitions[0].fragments
-    net["c"].plane.row_changed(PartitionId(0), make_row("a"), make_row("a"), 7)
+    net["c"].plane.roles.row_changed(PartitionId(0), make_row("a"), make_row("a"), 7)
     assert not net["c"].plane.partitions[0].fragments
 
 
@@ -282,7 +282,7 @@ def test_an_export_is_cut_into_chunks_and_keeps_its_order() -> None:
     """GCM-34, GCM-43: every namespace once, begun and ended, each part near the asked size."""
     net = filled(entries=200)
     plane = net["a"].plane
-    export = plane.open_export(migration(MigrationKind.COPY, "c", 5, new=2))
+    export = plane.roles.open_export(migration(MigrationKind.COPY, "c", 5, new=2))
     seen: list[tuple[str, bool, bool]] = []
     last = False
     while not last:
@@ -301,7 +301,7 @@ def test_idle_entries_get_a_new_span_at_promotion() -> None:
     net.set_row(0, "ab", 2)
     net.pump()
     host = net["a"]
-    host.maps.put(host.plane.partitions[0], "m", key(1), value("x"), 0, 3_000)
+    host.maps.put(host.plane.partitions[0], "m", key(1), value("x"), None, 0, 3_000)
     net.pump()
     for _ in range(4):
         net.advance(SECOND)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId
@@ -21,14 +19,14 @@ from whimbrel.core.replication.vectors import (
     slot_of,
     take_over_lineage,
 )
+from whimbrel.core.structures.map_store import MapStore
 
 START = (10, 20, 30, 40, 50, 60)
-NO_STORE: Any = None
 
 
 def counted(backup_count: int) -> Counters:
     """The counters of a primary that began with START, after one operation."""
-    fragment = Fragment(PartitionId(0), Namespace("map/m"), NO_STORE, backup_count, 0)
+    fragment = Fragment(PartitionId(0), Namespace("map/m"), MapStore(), backup_count, 0)
     fragment.set_counters(START, 0)
     fragment.value += 1
     return fragment.counters()

@@ -9,9 +9,10 @@ import pytest
 from tests.unit.replication_net import SECOND, SETTINGS, Host, Net, key, migration, value
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
-from whimbrel.core.messages import SyncRequested, SyncSent, VersionsTold
+from whimbrel.core.messages import SyncRequested, TransferSent, VersionsTold
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures.map_service import EVICTED
 from whimbrel.errors import ProtocolError, SerializationError
 from whimbrel.wire.links import decode_message, encode_message
 
@@ -60,8 +61,8 @@ def test_an_operation_that_fails_does_not_advance_the_vector() -> None:
     net.put("m", 1, "first")
     net.pump()
     net.put("m", 2, "second")
-    ((_, payload),) = net["a"].plane.take_backups()
-    backup = net["b"].plane
+    ((_, payload),) = net["a"].plane.outgoing.take_backups()
+    backup = net["b"].plane.incoming
     with pytest.raises(ProtocolError):
         backup.apply_backups(MemberId("a"), payload[:-3])
     assert net["b"].fragment(0, "m").value == 1 and not backup.take_acks()
@@ -87,7 +88,7 @@ def test_a_sync_moves_one_of_many_maps() -> None:
     net.advance(8 * SECOND)
     (request,) = syncs(net)
     assert request.namespaces == ("map/map3",)
-    moved = sum(len(p.data) for _, _, m in net.log if isinstance(m, SyncSent) for p in m.parts)
+    moved = sum(len(p.data) for _, _, m in net.log if isinstance(m, TransferSent) for p in m.parts)
     assert 0.8 * whole / 10 < moved < 1.5 * whole / 10
     for name in names:
         assert (net["b"].fragment(0, name) is before[name]) == (name != "map3")
@@ -106,7 +107,7 @@ def test_an_answer_in_one_message_or_in_several(chunk: int, messages: int) -> No
     lose(net, "m")
     lose(net, "n")
     net.advance(8 * SECOND)
-    sent = [m for _, _, m in net.log if isinstance(m, SyncSent)]
+    sent = [m for _, _, m in net.log if isinstance(m, TransferSent)]
     assert len(sent) == 1 if messages == 1 else len(sent) >= messages
     assert [m.sequence for m in sent] == list(range(1, len(sent) + 1))
     for name in ("m", "n"):
@@ -118,7 +119,7 @@ def test_a_namespace_is_a_value() -> None:
     """AE-25, AE-38: service and object name it; equal ones are one key; the wire keeps it."""
     one, same, other = Namespace("map/m"), Namespace("map/" + "m"), Namespace("map/n")
     assert one == same and len({one: 1, same: 2, other: 3}) == 2
-    fragment = two()["a"].plane.new_fragment(PartitionId(0), one)
+    fragment = two()["a"].plane.holdings.make(PartitionId(0), one)
     assert (fragment.service, fragment.name, fragment.namespace) == ("map", "m", one)
     request = SyncRequested(1, PartitionId(0), 2, ReplicaIndex(1), (one, other))
     assert decode_message(encode_message(request)) == request
@@ -131,9 +132,9 @@ def test_whether_a_namespace_is_known() -> None:
     net.pump()
     net.advance(5 * SECOND)
     plane = net["b"].plane
-    assert plane.new_fragment(PartitionId(0), Namespace("map/any")).name == "any"
+    assert plane.holdings.make(PartitionId(0), Namespace("map/any")).name == "any"
     with pytest.raises(SerializationError, match="queue/q"):
-        plane.new_fragment(PartitionId(0), Namespace("queue/q"))
+        plane.holdings.make(PartitionId(0), Namespace("queue/q"))
     told = [m for _, _, m in net.log if isinstance(m, VersionsTold)]
     replica = [one for m in told for one in m.replicas if one.partition_id == 0][-1]
     vector = net["a"].fragment(0, "m").vector()
@@ -142,7 +143,7 @@ def test_whether_a_namespace_is_known() -> None:
     )
     plane.on_message(MemberId("a"), VersionsTold((strange,)))
     assert list(plane.partitions[0].fragments) == ["map/m"]
-    net["a"].plane.destroy(Namespace("map/m"), 1)
+    net["a"].plane.holdings.destroy(Namespace("map/m"), 1)
     net.advance(12 * SECOND)
     assert not plane.partitions[0].fragments
 
@@ -157,26 +158,27 @@ def test_the_namespaces_of_a_replica_index(new: int, travel: list[str]) -> None:
     for name in ("b0", "m", "b2"):
         net.put(name, 1, "x")
     net.pump()
-    export = net["a"].plane.open_export(migration(MigrationKind.COPY, "c", 2, new=new))
+    export = net["a"].plane.roles.open_export(migration(MigrationKind.COPY, "c", 2, new=new))
     parts, last = export.next_parts(1_000_000)
     assert last and [part.namespace for part in parts] == [f"map/{name}" for name in travel]
 
 
 CHANGES: dict[str, Callable[[Host], object]] = {
-    "put": lambda host: host.maps.put(host.plane.partitions[0], "m", key(1), value("new")),
-    "set": lambda host: host.maps.set(host.plane.partitions[0], "m", key(1), value("new")),
+    "put": lambda host: host.maps.put(host.plane.partitions[0], "m", key(1), value("new"), None),
+    "set": lambda host: host.maps.set(host.plane.partitions[0], "m", key(1), value("new"), None),
     "put_if_absent": lambda host: host.maps.put_if_absent(
-        host.plane.partitions[0], "m", key(5), value("new")
+        host.plane.partitions[0], "m", key(5), value("new"), None
     ),
-    "replace": lambda host: host.maps.replace(host.plane.partitions[0], "m", key(1), value("y")),
-    "remove": lambda host: host.maps.remove(host.plane.partitions[0], "m", key(1)),
-    "delete": lambda host: host.maps.delete(host.plane.partitions[0], "m", key(1)),
-    "evict": lambda host: host.maps.evict(host.plane.partitions[0], "m", key(1)),
-    "set_ttl": lambda host: host.maps.set_ttl(host.plane.partitions[0], "m", key(1), 60_000),
+    "replace": lambda host: host.maps.replace(
+        host.plane.partitions[0], "m", key(1), value("y"), None
+    ),
+    "remove": lambda host: host.maps.remove(host.plane.partitions[0], "m", key(1), None),
+    "evict": lambda host: host.maps.remove(host.plane.partitions[0], "m", key(1), None, EVICTED),
+    "set_ttl": lambda host: host.maps.set_ttl(host.plane.partitions[0], "m", key(1), 60_000, None),
     "put_all": lambda host: host.maps.put_all(
-        host.plane.partitions[0], "m", [(key(8), value("8"))]
+        host.plane.partitions[0], "m", [(key(8), value("8"))], None
     ),
-    "clear": lambda host: host.maps.clear(host.plane.partitions[0], "m"),
+    "clear": lambda host: host.maps.clear(host.plane.partitions[0], "m", None),
 }
 
 

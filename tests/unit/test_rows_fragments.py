@@ -19,17 +19,19 @@ from tests.unit.yardstick import slowdown
 
 from whimbrel.core.ids import Namespace
 from whimbrel.core.messages import (
-    FragmentAnswered,
     FragmentPart,
-    FragmentSent,
     Message,
     MigrationCommitRequested,
+    MigrationOpened,
     MigrationRequested,
+    Purpose,
     TablePublished,
+    TransferAnswered,
+    TransferSent,
     Vector,
 )
-from whimbrel.core.model import MigrationKind
-from whimbrel.core.replication.fragments import MESSAGE_ENTRIES_MAX, PART_ENTRIES
+from whimbrel.core.model import MigrationInfo, MigrationKind
+from whimbrel.core.replication.transfer import MESSAGE_ENTRIES_MAX, PART_ENTRIES
 from whimbrel.core.structures.map_store import CHUNK_ENTRIES_MAX
 from whimbrel.wire.links import decode_message, encode_message
 
@@ -44,15 +46,23 @@ def test_the_state_of_a_fragment_crosses_the_wire() -> None:
     )
     assert FragmentPart.__struct_fields__[:3] == ("namespace", "data", "vector")
     for message in (
-        FragmentSent(MOVE, 3, (part, part), False),
-        FragmentSent(MOVE, 0, (), False, (MOVE,)),
+        TransferSent(Purpose.MIGRATION, MOVE.id, MOVE.partition_id, 3, (part, part), False),
+        MigrationOpened(MOVE, (MOVE,)),
     ):
         assert decode_message(encode_message(message)) == message
 
 
+def sent(
+    move: MigrationInfo, sequence: int, parts: tuple[FragmentPart, ...], last: bool
+) -> TransferSent:
+    """A message of a migration's copy."""
+    pid = move.partition_id
+    return TransferSent(Purpose.MIGRATION, move.id, pid, sequence, parts, last)
+
+
 def exported(net: Net, bytes_max: int) -> list[tuple[FragmentPart, ...]]:
     """All that an export of partition 0 hands out, message by message."""
-    export = net["a"].plane.open_export(MOVE)
+    export = net["a"].plane.roles.open_export(MOVE)
     messages: list[tuple[FragmentPart, ...]] = []
     last = False
     while not last:
@@ -118,7 +128,7 @@ def test_comparisons_travel_within_the_same_bounds() -> None:
         net.put(f"map{number}", 0, "")
     net.pump()
     step = migration(MigrationKind.SHIFT_UP, "b", 5, new=0, current=1)
-    export = net["a"].plane.open_export(step)
+    export = net["a"].plane.roles.open_export(step)
     sizes, last = [], False
     while not last:
         parts, last = export.next_parts(262_144)
@@ -136,9 +146,9 @@ def test_a_chunk_ends_after_so_many_entries() -> None:
     messages = exported(net, 10_000_000)
     assert len(messages) == 3
     target = net["c"].plane
-    target.begin_destination(MOVE)
+    target.roles.begin_destination(MOVE)
     for parts in messages:
-        target.ingest(MOVE, parts)
+        target.roles.ingest(MOVE, parts)
     net.set_row(0, "c", 6)
     assert len(net["c"].content(0, "m")) == 2 * CHUNK_ENTRIES_MAX + 10
 
@@ -159,18 +169,18 @@ class Stopwatch:
 
 def copy_in_steps(net: Net, watch: Stopwatch) -> None:
     """Move the entries of partition 0 from a to c, message by message."""
-    export = net["a"].plane.open_export(MOVE)
+    export = net["a"].plane.roles.open_export(MOVE)
     sequence, last = 0, False
     while not last:
         sequence += 1
         with watch.of("send"):
             parts, last = export.next_parts(SETTINGS.migration_chunk_bytes_max)
-            payload = encode_message(FragmentSent(MOVE, sequence, parts, last))
+            payload = encode_message(sent(MOVE, sequence, parts, last))
         del parts
         with watch.of("receive"):
             message = decode_message(payload)
-            assert isinstance(message, FragmentSent)
-            net["c"].plane.ingest(MOVE, message.parts)
+            assert isinstance(message, TransferSent)
+            net["c"].plane.roles.ingest(MOVE, message.parts)
 
 
 def steps_of_a_large_migration() -> dict[str, list[float]]:
@@ -183,8 +193,8 @@ def steps_of_a_large_migration() -> dict[str, list[float]]:
     net.pump()
     watch = Stopwatch()
     with watch.of("begin"):
-        net["a"].plane.begin_source(MOVE)
-    net["c"].plane.begin_destination(MOVE)
+        net["a"].plane.roles.begin_source(MOVE)
+    net["c"].plane.roles.begin_destination(MOVE)
     copy_in_steps(net, watch)
     with watch.of("commit at the destination"):
         net.set_row(0, "c", 6, only="c")
@@ -262,7 +272,7 @@ def test_the_master_does_not_know_whether_fragments_are_on(before: str, after: s
                 if sender == "m" and isinstance(message, types)
             ]
         )
-        data.append(sum(isinstance(m, FragmentSent) and bool(m.parts) for _, _, m in net.trace))
+        data.append(sum(isinstance(m, TransferSent) and bool(m.parts) for _, _, m in net.trace))
         rows.append(net.master.room.table.rows)
     assert said[0] == said[1] and len(said[0]) >= 3
     assert data == [3, 1]
@@ -302,12 +312,12 @@ def move_with(limit: int) -> tuple[float, int]:
 
     def count(sender: str, _to: str, message: Message) -> str:
         nonlocal peak
-        if isinstance(message, FragmentSent) and message.parts:
-            waiting[message.migration.id, message.sequence] = sender
+        if isinstance(message, TransferSent) and message.parts:
+            waiting[message.transfer, message.sequence] = sender
             open_now[sender] += 1
             peak = max(peak, *open_now.values())
-        elif isinstance(message, FragmentAnswered):
-            source = waiting.pop((message.migration_id, message.sequence), None)
+        elif isinstance(message, TransferAnswered):
+            source = waiting.pop((message.transfer, message.sequence), None)
             if source is not None:
                 open_now[source] -= 1
         return "deliver"

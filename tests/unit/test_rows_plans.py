@@ -16,8 +16,8 @@ from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.jobs import finish
 from whimbrel.core.messages import (
     FragmentPart,
-    FragmentSent,
     Message,
+    MigrationOpened,
     MigrationRequested,
     PromotionAnswered,
     PromotionRequested,
@@ -320,7 +320,7 @@ def test_a_slot_is_cleared_after_what_is_open_in_its_partition(
     assert (clear.step.source, clear.step.source_current, clear.verdict) == ("e", 3, "SUCCESS")
     assert clear.final_version == clear.initial_version + 1 == version + 2
     assert net.master.room.table.version(P0) == version + 2
-    assert {to for _, to, _ in net.said(FragmentSent)} == {"d"}
+    assert {to for _, to, _ in net.said(MigrationOpened)} == {"d"}
 
 
 # -- the order of a plan ------------------------------------------------------------------

@@ -39,7 +39,7 @@ def test_reads_wait_where_stale_reads_are_disabled() -> None:
     assert [call for call in (sent_on, size) if call in far.messages] == []
     for number in (*range(3), *range(4, COUNT)):
         assert get(client, number) == to_data(f"before {number}")
-    plane.end_source(plane.partitions[3].pid)
+    plane.roles.end_source(plane.partitions[3].pid)
     home.engine.handle(TimerFired("any", 0), pump.now_us, pump.wall_ms)
     home.carry_out()
     pump.run(1)

@@ -13,9 +13,9 @@ from tests.unit.replication_net import make_row, migration
 
 from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.messages import (
-    FragmentSent,
     MigrationCommitAnswered,
     MigrationCommitRequested,
+    MigrationOpened,
     PublicationAnswered,
     TablePublished,
 )
@@ -105,7 +105,7 @@ def test_a_rolled_back_destination_keeps_what_its_old_index_needs(current: int) 
     new = 6 if current < 0 else current - 1
     info = migration(MigrationKind.MOVE, "h", 7, new=new, current=current)
     net.migrate(info, row[0])
-    net["h"].plane.rollback_destination(info)
+    net["h"].plane.roles.rollback_destination(info)
     net.set_row(0, row, 30)
     assert kept(net, "h") == [count for count in range(7) if 0 <= current <= count]
     held = net["h"].plane.partitions[0].maps
@@ -157,7 +157,7 @@ def test_the_holder_of_a_moved_backup_keeps_it_until_it_knows(
     net.add("c")
     net.settle()
     net.check()
-    assert {(sender, to) for sender, to, _ in net.said(FragmentSent)} == {("a", "c")}
+    assert {(sender, to) for sender, to, _ in net.said(MigrationOpened)} == {("a", "c")}
     assert all(has for committed, has in moments if not committed)
     assert moments[-1] == (True, False)
 

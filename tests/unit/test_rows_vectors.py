@@ -41,8 +41,8 @@ def test_an_operation_that_we_have_is_not_applied_again(behind: int) -> None:
     fragment = net["b"].fragment(0, "m")
     vector = fragment.vector()
     net["a"].fragment(0, "m").value -= behind
-    net["a"].plane.outboxes.clear()
-    net["a"].plane.refresh_targets(net["a"].plane.partitions[0])
+    net["a"].plane.outgoing.outboxes.clear()
+    net["a"].plane.outgoing.refresh_targets(net["a"].plane.partitions[0])
     reply = net.put("m", 1, "again")
     net.pump()
     assert reply.remaining == 0 and not reply.failed
@@ -90,7 +90,7 @@ def test_a_primary_of_before_the_one_we_have_heard_is_stale() -> None:
 
 
 def fragment_with(own: Counters, lineage: int) -> Fragment:
-    fragment = Net("a")["a"].plane.new_fragment(P0, Namespace("map/b2"))
+    fragment = Net("a")["a"].plane.holdings.make(P0, Namespace("map/b2"))
     fragment.lineage = lineage
     fragment.set_counters(own, 0)
     return fragment
@@ -190,7 +190,7 @@ def test_versions_go_with_the_data(name: str, verdict: str) -> None:
     net.migrate(info, "a")
     assert {member: held(net[member]) for member in "abc"} == old, "staged only"
     if verdict == "roll back":
-        net["c"].plane.rollback_destination(info)
+        net["c"].plane.roles.rollback_destination(info)
         net.set_row(0, before, version + 1)
         assert {member: held(net[member]) for member in "abc"} == old
         return
@@ -213,11 +213,11 @@ def test_what_was_rolled_back_does_not_come_back() -> None:
     net = filled(row="a-c")
     info = migration(MigrationKind.SHIFT_UP, "c", 5, new=1, current=2)
     net.migrate(info, "a")
-    net["c"].plane.rollback_destination(info)
+    net["c"].plane.roles.rollback_destination(info)
     net.set_row(0, "a-c", 8)
     with pytest.raises(SerializationError):
-        net["c"].plane.ingest(info, ())
-    net["a"].plane.end_source(P0)
+        net["c"].plane.roles.ingest(info, ())
+    net["a"].plane.roles.end_source(P0)
     net.put("m", 1, "written since")
     net.set_row(0, "ac", 10)
     assert net["c"].content(0, "m") == {}, "not what was copied for the failed one"
@@ -229,7 +229,7 @@ def test_a_late_roll_back_of_another_migration_takes_nothing() -> None:
     first = migration(MigrationKind.COPY, "c", 5, new=2)
     second = MigrationInfo("second", P0, first.step, first.master, 5)
     net.migrate(second, "a")
-    net["c"].plane.rollback_destination(first)
+    net["c"].plane.roles.rollback_destination(first)
     net.set_row(0, "abc", 6)
     assert sorted(net["c"].plane.partitions[0].maps) == ["b2", "b3"]
     assert len(net["c"].content(0, "b2")) == 30
@@ -247,7 +247,7 @@ def test_fragments_are_on_unless_they_are_switched_off(is_on: bool) -> None:
     for number in range(60):
         for name in ("m", "b2"):
             net.put(name, number, "x" * 20)
-    export = net["a"].plane.open_export(
+    export = net["a"].plane.roles.open_export(
         migration(MigrationKind.MOVE, "c", 5, new=0, source="a", source_slots=(0, -1))
     )
     messages, last = 0, False

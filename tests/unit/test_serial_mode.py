@@ -9,7 +9,6 @@ from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
-    FragmentSent,
     LegacyTableAnswered,
     LegacyTablePublished,
     LegacyTableRequested,
@@ -18,6 +17,7 @@ from whimbrel.core.messages import (
     MigrationCommitAnswered,
     MigrationCommitRequested,
     MigrationDataAnswered,
+    MigrationOpened,
     MigrationRequested,
     PromotionAnswered,
     PromotionRequested,
@@ -270,7 +270,7 @@ def test_a_source_runs_a_request_at_exactly_the_version_of_the_table(
     migration, primary = copy_to_c(net, pid, version(net.nodes["b"]) + offset)
     (answer,) = tell(net, primary, "a", MigrationRequested(migration, ()))
     if runs:
-        assert isinstance(answer, FragmentSent)
+        assert isinstance(answer, MigrationOpened)
     else:
         assert isinstance(answer, MigrationDataAnswered)
         assert not answer.success
@@ -292,7 +292,7 @@ def test_a_request_brings_all_recent_migrations_of_any_partition() -> None:
     assert isinstance(answer, MigrationDataAnswered)
     assert version(node) == now
     (answer,) = tell(net, "b", "a", MigrationRequested(late, carried))
-    assert isinstance(answer, FragmentSent)
+    assert isinstance(answer, MigrationOpened)
     assert answer.completed == carried
     assert version(node) == now + 3
     assert node.room.table.row(others[0])[1] == D
@@ -307,11 +307,11 @@ def test_requests_of_the_master_carry_what_not_everybody_knows() -> None:
     net.trace.clear()
     net.add("d")
     net.run_for(30)
-    requests = [one[2] for one in net.said(MigrationRequested, FragmentSent)]
+    requests = [one[2] for one in net.said(MigrationRequested, MigrationOpened)]
     pids = {
         carried.partition_id
         for request in requests
-        if isinstance(request, MigrationRequested | FragmentSent)
+        if isinstance(request, MigrationRequested | MigrationOpened)
         for carried in request.completed
         if carried.partition_id != request.migration.partition_id
     }

@@ -543,7 +543,7 @@ def test_a_write_to_a_migrating_partition_waits_and_runs(trio: Pump) -> None:
     assert first not in client.messages
     assert second not in far.messages
     assert home.engine.metrics()["parked_requests"] == 2
-    plane.end_source(plane.partitions[3].pid)
+    plane.roles.end_source(plane.partitions[3].pid)
     home.engine.handle(TimerFired("any", 0), trio.now_us, trio.wall_ms)
     home.carry_out()
     assert client.answer(first) == to_data("before")
@@ -605,7 +605,7 @@ def test_a_request_of_a_client_that_is_gone_is_dropped(trio: Pump) -> None:
     plane.partitions[3].set_migrating(True)
     client.ask("Map.put", 3, name="b1", **key_of(3), value=to_data(1), ttl=-1)
     home.engine.client_closed(client.conn)
-    plane.end_source(plane.partitions[3].pid)
+    plane.roles.end_source(plane.partitions[3].pid)
     trio.run(1)
     assert get(trio.client(home, number=2), 3) is None
     assert home.engine.metrics()["parked_requests"] == 0

@@ -75,7 +75,7 @@ def test_writes_between_a_join_and_its_copies_are_counted() -> None:
     fill(client, 10)
     fill(client, 10, "b0 none")
     assert short_in_all(first) == 0
-    mend = losing(pump, (m.FragmentSent,))
+    mend = losing(pump, (m.MigrationOpened,))
     joiner = pump.start()
     pump.run_until(lambda: joiner.joined, 20)
     first = fakes(pump)[0]
@@ -176,7 +176,7 @@ def test_a_destroyed_map_begins_at_zero() -> None:
     net.set_row(0, "a", 2)
     net.put("m", 1, "x")
     plane = net["a"].plane
-    plane.destroy(namespace_of("map", "m"), 1)
+    plane.holdings.destroy(namespace_of("map", "m"), 1)
     assert plane.shortage.counts() == {}
     assert plane.shortage.total == 1
 
@@ -221,7 +221,7 @@ def test_writes_are_admitted_when_their_backups_are_there(alone: tuple[Pump, Cli
     """
     pump, client = alone
     plane = pump.nodes[0].engine.member.dataplane
-    assert plane.must_ask == 7
+    assert plane.outgoing.must_ask == 7
     with pytest.raises(Error):
         put(client, 1, "x", "kept")
     entries = [(to_data(f"key {number}"), VALUE) for number in range(3)]
@@ -241,7 +241,7 @@ def test_writes_are_admitted_when_their_backups_are_there(alone: tuple[Pump, Cli
     client.call("Client.createProxy", name="twice", service_name="hz:impl:mapService")
     pump.run_until(lambda: not unsafe(pump), 30)
     put(client, 1, "x", "twice")
-    assert [node.engine.member.dataplane.must_ask for node in pump.nodes] == [0, 0, 0]
+    assert [node.engine.member.dataplane.outgoing.must_ask for node in pump.nodes] == [0, 0, 0]
     pump.kill(pump.nodes[2])
     pump.run(10)
     with pytest.raises(Error):

@@ -75,10 +75,6 @@ def test_responses_equal_the_table() -> None:
                 "Map.containsKey", 7, acks, response=flag
             )
         assert hot.empty_response(TYPES["Map.set"], 7, acks) == encode_response("Map.set", 7, acks)
-        size = TYPES["Map.size"]
-        assert hot.int_response(size, 7, acks, 99) == encode_response(
-            "Map.size", 7, acks, response=99
-        )
         plain = hot.data_response(TYPES["Map.put"], 1, 0, VALUE)
         assert hot.with_backup_acks(plain, acks) == hot.data_response(
             TYPES["Map.put"], 1, acks, VALUE

@@ -12,9 +12,8 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
-from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
-from whimbrel.core.messages import FragmentPart, FragmentSent, Vector
-from whimbrel.core.model import MigrationInfo, MigrationKind, Step
+from whimbrel.core.ids import Namespace, PartitionId
+from whimbrel.core.messages import FragmentPart, Purpose, TransferSent, Vector
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.errors import OperationError
 from whimbrel.wire.links import MESSAGE, FrameSplitter, decode_message, encode_frame, encode_message
@@ -43,13 +42,11 @@ def measure() -> dict[str, float]:
     }
 
 
-def _message(data: bytes) -> FragmentSent:
-    member = MemberId("00000001-0000-4000-8000-000000000001")
-    step = Step(MigrationKind.COPY, None, member, destination_new=ReplicaIndex(1))
-    migration = MigrationInfo(f"migration:{member}:1:1", PartitionId(1), step, member, 1)
+def _message(data: bytes) -> TransferSent:
+    migration = "migration:00000001-0000-4000-8000-000000000001:1:1"
     vector = Vector(1, (0,) * 6)
     part = FragmentPart(Namespace("map/bench"), data, vector, (1, 0), first=False, last=False)
-    return FragmentSent(migration, 1, (part,), last=False)
+    return TransferSent(Purpose.MIGRATION, migration, PartitionId(1), 1, (part,), last=False)
 
 
 class _Clock:
@@ -73,10 +70,10 @@ def _copy(store: MapStore) -> tuple[float, float]:
     one, other = socket.socketpair()
     with closing(one), closing(other):
         one.setblocking(False)
-        keys, position = store.keys_now(), 0
-        while position < len(keys):
+        cursor, last = store.open_cursor(), False
+        while not last:
             with sending:
-                data, position = store.export_chunk(keys, position, CHUNK_BYTES)
+                data, _, last = store.export(cursor, CHUNK_BYTES)
                 left = memoryview(encode_frame(MESSAGE, encode_message(_message(data))))
             while left:
                 with sending:
@@ -94,9 +91,9 @@ def _copy(store: MapStore) -> tuple[float, float]:
 def _take(frames: Sequence[tuple[int, bytes]], target: MapStore) -> None:
     for _, payload in frames:
         message = decode_message(payload)
-        if isinstance(message, FragmentSent):
+        if isinstance(message, TransferSent):
             for part in message.parts:
-                target.ingest_chunk(part.data)
+                target.ingest(part.data)
 
 
 def _empty_messages() -> float:

@@ -24,10 +24,10 @@ from whimbrel.core.effects import ArmTimer, Send
 from whimbrel.core.ids import NO_INDEX, Address, MemberId, Namespace, PartitionId, Row
 from whimbrel.core.messages import (
     DATA_CHANNEL,
-    FragmentAnswered,
     FragmentPart,
-    FragmentSent,
     Message,
+    TransferAnswered,
+    TransferSent,
     Vector,
 )
 from whimbrel.core.migration import Migrations
@@ -41,10 +41,10 @@ FRAME_HEAD_BYTES = 5
 """Length and kind before each message between members."""
 PACKET_BYTES = 78
 """Headers of the packet that a small message is sent in: Ethernet, IP, TCP with time stamps."""
-FRAGMENT_HEAD_BYTES = 360
-"""A FragmentSent beside its data: the migration, a namespace, a vector."""
+FRAGMENT_HEAD_BYTES = 180
+"""A TransferSent beside its data: the migration's name, a namespace, a vector."""
 ANSWER_BYTES = 100
-"""A FragmentAnswered."""
+"""A TransferAnswered."""
 JUMBO_BYTES = 8_900
 """Data in one packet between the paper's machines."""
 EVENTS_MAX = 400_000_000
@@ -333,7 +333,7 @@ class GridModel:
     def _occupy(self, member: ModelMember, message: Message, us_per_mib: float) -> None:
         """The loop is busy with a message."""
         member.loop_free_us += self._model.message_cpu_us
-        if us_per_mib and isinstance(message, FragmentSent):
+        if us_per_mib and isinstance(message, TransferSent):
             data = sum(len(part.data) for part in message.parts)
             member.loop_free_us += us_per_mib * data / (1 << 20)
 
@@ -373,10 +373,10 @@ class GridModel:
 
 def wire_size(message: Message) -> int:
     """Bytes of a message on the link; modelled data count as if they were there."""
-    if isinstance(message, FragmentSent):
+    if isinstance(message, TransferSent):
         data = sum(len(part.data) for part in message.parts)
         packets = 1 + data // JUMBO_BYTES
         return FRAGMENT_HEAD_BYTES + data + packets * PACKET_BYTES
-    if isinstance(message, FragmentAnswered):
+    if isinstance(message, TransferAnswered):
         return ANSWER_BYTES + FRAME_HEAD_BYTES + PACKET_BYTES
     return len(encode_message(message)) + FRAME_HEAD_BYTES + PACKET_BYTES

@@ -22,8 +22,9 @@ from whimbrel.core import effects as e
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId
 from whimbrel.core.model import MemberInfo
-from whimbrel.core.replication.fragments import Fragment, FragmentExport
-from whimbrel.core.replication.remains import Remains
+from whimbrel.core.replication.deferred_free import DeferredFree
+from whimbrel.core.replication.fragments import Fragment
+from whimbrel.core.replication.transfer import FragmentExport
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
     AddressUnreachable,
@@ -254,25 +255,26 @@ def fragment(entries: int) -> Parts:
     """The steps of one large fragment: filled, copied in chunks, dropped, freed."""
     watch = Stopwatch()
     me = MemberInfo(MemberId("bench"), Address("127.0.0.1", 5701))
-    remains = Remains(Context(me, CoreSettings()))
-    store, copy = MapStore(remains.bury), MapStore()
+    deferred = DeferredFree(Context(me, CoreSettings()))
+    store, copy = MapStore(deferred.take), MapStore()
     for number in range(entries):
         key, value = b"%020d" % number, bytes(VALUE_BYTES)
         begin_ns = time.thread_time_ns()
         store.put(key, value, WALL_START_MS)
         watch.add("put", (time.thread_time_ns() - begin_ns) / 1e6)
     export = FragmentExport([Fragment(PartitionId(0), Namespace("map/bench"), store, 1, 0)])
-    while not export.done:
+    last = False
+    while not last:
         with watch.of("export of a chunk"):
-            parts, _ = export.next_parts(CoreSettings().migration_chunk_bytes_max)
+            parts, last = export.next_parts(CoreSettings().migration_chunk_bytes_max)
         for part in parts:
             with watch.of("ingest of a chunk"):
-                copy.ingest_chunk(part.data)
+                copy.ingest(part.data)
     with watch.of("drop"):
-        store.release()
-    while remains.entries:
+        deferred.take(store.release())
+    while deferred.entries:
         with watch.of("freeing"):
-            remains.on_timer()
+            deferred.on_timer()
     return {"fill, copy, drop": watch.take()}
 
 

@@ -8,6 +8,7 @@ member, and nothing here decides anything that belongs to a room.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from whimbrel.core import messages as m
 from whimbrel.core.context import Context
@@ -42,13 +43,12 @@ MIGRATION_MESSAGES: tuple[type[Message], ...] = (
     m.TablePublished, m.PublicationAnswered, m.StampPublished, m.TableRequested,
     m.StateRequested, m.StateAnswered, m.MigrationRequested, m.MigrationDataAnswered,
     m.MigrationCommitRequested, m.MigrationCommitAnswered, m.PromotionRequested,
-    m.PromotionAnswered, m.FragmentSent, m.FragmentAnswered,
+    m.PromotionAnswered, m.MigrationOpened,
     m.LegacyTablePublished, m.LegacyTableAnswered, m.LegacyVersionPublished,
     m.LegacyTableRequested, m.LossesTold, m.LossesNoted,
 )  # fmt: skip
 REPLICATION_MESSAGES: tuple[type[Message], ...] = (
-    m.VersionsTold, m.SyncRequested, m.SyncSent, m.SyncAnswered, m.SyncRefused,
-    m.RefillRequested, m.RefillSent, m.RefillAnswered, m.RefillRefused,
+    m.VersionsTold, m.SyncRequested, m.SyncRefused, m.RefillRequested, m.RefillRefused,
     m.StandingRequested, m.StandingAnswered,
 )  # fmt: skip
 REGISTRY_MESSAGES: tuple[type[Message], ...] = (m.RegistryTold, m.RegistryAnswered)
@@ -73,7 +73,7 @@ class Member:
         self.membership = Membership(self.ctx)
         self.dataplane = DataPlane(self.ctx)
         self.entry_counts = EntryCounts(self.ctx, self.dataplane.partitions)
-        self.migrations = Migrations(self.ctx, self.dataplane)
+        self.migrations = Migrations(self.ctx, self.dataplane.roles)
         self.registry = Registry(self.ctx)
         self.maps = MapService(self.dataplane)
         self.merging = Merging(
@@ -172,8 +172,8 @@ class Member:
 
     # -- routing --------------------------------------------------------------------------
 
-    def _make_routes(self) -> dict[type[Message], Callable[[MemberId, Message], object]]:
-        routes: dict[type[Message], Callable[[MemberId, Message], object]] = {}
+    def _make_routes(self) -> dict[type[Message], Callable[[MemberId, Any], object]]:
+        routes: dict[type[Message], Callable[[MemberId, Any], object]] = {}
         rooms: tuple[tuple[tuple[type[Message], ...], Callable[[MemberId, Message], object]], ...]
         rooms = (
             (MIGRATION_MESSAGES, self.migrations.on_message),
@@ -184,7 +184,14 @@ class Member:
         )
         for kinds, take in rooms:
             routes.update(dict.fromkeys(kinds, take))
+        routes[m.TransferSent] = routes[m.TransferAnswered] = self._on_transfer
         return routes
+
+    def _on_transfer(self, sender: MemberId, message: m.TransferSent | m.TransferAnswered) -> None:
+        """Copies for migrations are the migration room's, all others replication's."""
+        is_migration = message.purpose is m.Purpose.MIGRATION
+        room = self.migrations if is_migration else self.dataplane
+        room.on_message(sender, message)
 
     def _on_message(self, received: Received) -> None:
         sender, message = received.sender, received.message
@@ -256,7 +263,7 @@ class Member:
         membership.on_end_told = self._end_told
         membership.make_census = self.entry_counts.make
         membership.on_census = self.entry_counts.take
-        self.dataplane.on_seat_lost = migrations.seat_lost
+        self.dataplane.recovery.on_seat_lost = migrations.seat_lost
         self.registry.on_changed = self._registry_changed
 
     def _view_changed(self, old: MemberList, new: MemberList) -> None:

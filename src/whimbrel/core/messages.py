@@ -9,6 +9,8 @@ connection. Each connection keeps its order; a reset loses an unknown tail.
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, ReplicaIndex
@@ -429,7 +431,7 @@ class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
     """A piece of one namespace in one partition.
 
     ``first`` makes the receiver start from an empty fragment (replication replaces, bug 37);
-    ``last`` makes it install ``vector``. ``settings`` is (sync, async) backup counts.
+    ``last`` makes it whole, with ``vector``. ``settings`` is (sync, async) backup counts.
     ``generation`` is the registry's number of the destruction that the fragment was begun after.
     """
 
@@ -442,24 +444,43 @@ class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
     generation: int = 0
 
 
-class FragmentSent(Message, frozen=True):
-    """Primary to destination; DATA channel; one in flight per migration (GCM-36).
+class MigrationOpened(Message, frozen=True):
+    """Primary to destination: a migration begins (GCM-39); answered as message 0 of its copy.
 
-    The message with sequence 0 has no parts: it opens the migration at the destination and
-    carries finished migrations of the partition (GCM-39).
+    Carries the finished migrations of the partition (PIM-08).
     """
 
     migration: MigrationInfo
+    completed: tuple[MigrationInfo, ...]
+
+
+class Purpose(enum.StrEnum):
+    """What a copy of fragments is for."""
+
+    MIGRATION = "MIGRATION"
+    """From a partition's primary to the destination; the transfer is the migration's id."""
+    SYNC = "SYNC"
+    """From a primary to a backup that has asked (``SyncRequested``); the number of the request."""
+    RECOVERY = "RECOVERY"
+    """From a backup to a primary that has come back (``RefillRequested``); its number."""
+
+
+class TransferSent(Message, frozen=True):
+    """Parts of a copy; DATA channel; one in flight for each copy (GCM-36), numbered from 1."""
+
+    purpose: Purpose
+    transfer: str
+    partition_id: PartitionId
     sequence: int
     parts: tuple[FragmentPart, ...]
     last: bool
-    completed: tuple[MigrationInfo, ...] = ()
 
 
-class FragmentAnswered(Message, frozen=True):
-    """Destination to primary."""
+class TransferAnswered(Message, frozen=True):
+    """Receiver to sender: go on, or (``success`` False) stop, and why."""
 
-    migration_id: str
+    purpose: Purpose
+    transfer: str
     sequence: int
     success: bool
     reason: str
@@ -493,24 +514,6 @@ class SyncRequested(Message, frozen=True):
     namespaces: tuple[Namespace, ...]
 
 
-class SyncSent(Message, frozen=True):
-    """Primary to backup; DATA channel; answered one by one so that memory stays bounded."""
-
-    sync_id: int
-    partition_id: PartitionId
-    sequence: int
-    parts: tuple[FragmentPart, ...]
-    last: bool
-
-
-class SyncAnswered(Message, frozen=True):
-    """Backup to primary: go on, or (``success`` False) stop."""
-
-    sync_id: int
-    sequence: int
-    success: bool
-
-
 class SyncRefused(Message, frozen=True):
     """Primary to backup: not now (no permit, migrating) or not at all (not the primary) (AE-15)."""
 
@@ -520,32 +523,14 @@ class SyncRefused(Message, frozen=True):
 
 
 class RefillRequested(Message, frozen=True):
-    """A primary that has come back without data asks a backup for all it has of a partition."""
-
-    refill_id: int
-    partition_id: PartitionId
-    partition_version: int
-
-
-class RefillSent(Message, frozen=True):
-    """Backup to returned primary; DATA channel; answered one by one.
+    """A primary that has come back without data asks a backup for all it has of a partition.
 
     A part whose vector has no lineage is of a namespace that may lack something.
     """
 
     refill_id: int
     partition_id: PartitionId
-    sequence: int
-    parts: tuple[FragmentPart, ...]
-    last: bool
-
-
-class RefillAnswered(Message, frozen=True):
-    """Returned primary to backup: go on, or (``success`` False) stop."""
-
-    refill_id: int
-    sequence: int
-    success: bool
+    partition_version: int
 
 
 class RefillRefused(Message, frozen=True):
@@ -687,9 +672,9 @@ ANY_MESSAGE = (
     | LossesTold | LossesNoted
     | MigrationRequested
     | MigrationDataAnswered | MigrationCommitRequested | MigrationCommitAnswered
-    | PromotionRequested | PromotionAnswered | FragmentSent | FragmentAnswered | VersionsTold
-    | SyncRequested | SyncSent | SyncAnswered | SyncRefused
-    | RefillRequested | RefillSent | RefillAnswered | RefillRefused
+    | PromotionRequested | PromotionAnswered | MigrationOpened | VersionsTold
+    | TransferSent | TransferAnswered | SyncRequested | SyncRefused
+    | RefillRequested | RefillRefused
     | StandingRequested | StandingAnswered
     | RegistryTold | RegistryAnswered | MergeRequested | MergeAnswered
     | QuestionAsked | QuestionAnswered
@@ -698,7 +683,7 @@ ANY_MESSAGE = (
 )  # fmt: skip
 """The union the decoder is built from."""
 
-DATA_CHANNEL: tuple[type[Message], ...] = (FragmentSent, SyncSent, RefillSent, MergeRequested)
+DATA_CHANNEL: tuple[type[Message], ...] = (MigrationOpened, TransferSent, MergeRequested)
 """Messages that travel on the bulk connection."""
 
 ADDRESSED: tuple[type[Message], ...] = (

@@ -71,9 +71,8 @@ class Engine:
         some, the shell calls ``resume_input`` in its next loop turn."""
         self.clients = ClientHandlers(self.server)
         self.maps = MapHandlers(self.server, self.clients)
-        WholeMapHandlers(self.server)
         self.events = EventHandlers(self.server)
-        for handlers in (self.clients, self.maps, self.whole_maps, self.events):
+        for handlers in (self.clients, self.maps, WholeMapHandlers(self.server), self.events):
             self.server.operations.add(handlers.operations())
         self.member.migrations.tell_events(self.server.grid.take)
         self.questions = Questions(self.server)
@@ -129,7 +128,7 @@ class Engine:
         if self.member.is_expelled:
             return
         if kind == BACKUPS:
-            self._dataplane.apply_backups(peer, payload)
+            self._dataplane.incoming.apply_backups(peer, payload)
         elif kind == ACKS:
             self._dataplane.apply_acks(peer, payload)
         else:

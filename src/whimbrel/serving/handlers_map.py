@@ -18,6 +18,7 @@ from typing import Any
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
+from whimbrel.core.structures.map_service import EVICTED
 from whimbrel.core.structures.record import EntryView
 from whimbrel.errors import ProtocolError, UsageError
 from whimbrel.serving.handlers_client import ClientHandlers, answer, check_name
@@ -49,7 +50,7 @@ _ACK_TO = struct.Struct("<16sq")
 """Where backups send their acknowledgement: client uuid and correlation id of the call."""
 
 Run = Callable[[PartitionReplica, str, Fields], dict[str, Any]]
-Change = Callable[[PartitionReplica, str, Fields], None]
+Write = Callable[[PartitionReplica, str, Fields, PendingReply], object]
 
 
 class MapHandlers:
@@ -60,7 +61,6 @@ class MapHandlers:
         self._server = server
         self._clients = clients
         self._maps = server.maps
-        self._dataplane = server.dataplane
         self._aware_flag = BACKUP_AWARE if server.ctx.settings.backup_acks_to_client else 0
         """The flag of requests whose client counts acknowledgements itself; 0 where nobody does."""
         self._names: dict[bytes, str] = {}
@@ -78,7 +78,7 @@ class MapHandlers:
             "set": self._set,
             "remove": self._remove,
             "delete": self._delete,
-            **{name: self._writing(run) for name, run in self._writes().items()},
+            **self._writes(),
         }
         return [
             Operation(f"Map.{name}", MAP_KIND, Scope.PARTITION, effect, run)
@@ -115,37 +115,34 @@ class MapHandlers:
     # -- replies to writes ----------------------------------------------------------------
 
     def _begin(self, origin: Origin, message: RawMessage) -> PendingReply:
-        """Tell the data plane who waits for the changes made next, and whom backups shall tell."""
-        reply = self._dataplane.reply = PendingReply(origin)
+        """Who waits for the changes of a request, and whom backups shall tell."""
+        reply = PendingReply(origin)
         if message[7] & self._aware_flag:
-            self._aim(origin, message)
+            self._aim(reply, origin, message)
         return reply
 
-    def _aim(self, origin: Origin, message: RawMessage) -> None:
+    def _aim(self, reply: PendingReply, origin: Origin, message: RawMessage) -> None:
         """Have backups tell a backup-aware client themselves, if it listens on this connection."""
         if (
             isinstance(origin, Connection)
             and origin.backup_correlation is not None
             and origin.client_id is not None
         ):
-            self._dataplane.ack_to = _ACK_TO.pack(origin.client_id, message[5])
+            reply.ack_to = _ACK_TO.pack(origin.client_id, message[5])
 
     def _finish(
         self, origin: Origin, message: RawMessage, reply: PendingReply, response: bytes
     ) -> None:
         """Answer a write now, or when its backups are done."""
-        dataplane = self._dataplane
         acks = reply.remaining
         if acks <= 0:
             self._server.deliver(origin, response)
-        elif dataplane.ack_to:
+        elif reply.ack_to:
             reply.payload = message[5]
             self._server.deliver(origin, with_backup_acks(response, acks))
         else:
             reply.payload = response
             origin.in_flight += 1
-        dataplane.reply = None
-        dataplane.ack_to = b""
 
     # -- single keys, short cuts ----------------------------------------------------------
 
@@ -171,7 +168,7 @@ class MapHandlers:
         if name not in self._used:
             self._use(name)
         reply = self._begin(origin, message)
-        old = self._maps.put(partition, name, key, value, ttl_ms)
+        old = self._maps.put(partition, name, key, value, reply, ttl_ms)
         self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
 
     def _set(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
@@ -180,19 +177,19 @@ class MapHandlers:
         if name not in self._used:
             self._use(name)
         reply = self._begin(origin, message)
-        self._maps.set(partition, name, key, value, ttl_ms)
+        self._maps.set(partition, name, key, value, reply, ttl_ms)
         self._finish(origin, message, reply, empty_response(message[4], message[5], 0))
 
     def _remove(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])
         reply = self._begin(origin, message)
-        old = self._maps.remove(partition, self._name(raw), key)
+        old = self._maps.remove(partition, self._name(raw), key, reply)
         self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
 
     def _delete(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])
         reply = self._begin(origin, message)
-        gone = self._maps.delete(partition, self._name(raw), key)
+        gone = self._maps.remove(partition, self._name(raw), key, reply) is not None
         self._finish(origin, message, reply, bool_response(message[4], message[5], 0, gone))
 
     # -- single keys by the table ---------------------------------------------------------
@@ -206,14 +203,17 @@ class MapHandlers:
 
         return read
 
-    def _writing(self, run: Run) -> RunInPartition:
+    def _writing(self, run: Write, *, is_silent: bool = False) -> RunInPartition:
+        """A write, whose response has one field or none."""
+
         def write(origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
             _, fields = decode_request(message)
             name = fields["name"]
             check_name(name)
             self._use(name)
             reply = self._begin(origin, message)
-            values = run(partition, name, fields)
+            result = run(partition, name, fields, reply)
+            values = {} if is_silent else {"response": result}
             self._finish(origin, message, reply, answer(message, **values))
 
         return write
@@ -256,49 +256,44 @@ class MapHandlers:
         cursor = _cursor(fields["iteration_pointers"])
         return self._maps.fetch_entries(partition, name, cursor, min(batch, FETCH_BATCH_MAX))
 
-    def _writes(self) -> dict[str, Run]:
+    def _writes(self) -> dict[str, RunInPartition]:
         maps = self._maps
-        answering: tuple[tuple[str, Run], ...] = (
-            ("putIfAbsent", lambda p, n, f: _response(
-                maps.put_if_absent(p, n, f["key"], f["value"], f["ttl"]))),
-            ("putWithMaxIdle", lambda p, n, f: _response(
-                maps.put(p, n, f["key"], f["value"], f["ttl"], f["max_idle"]))),
-            ("putIfAbsentWithMaxIdle", lambda p, n, f: _response(
-                maps.put_if_absent(p, n, f["key"], f["value"], f["ttl"], f["max_idle"]))),
-            ("tryPut", lambda p, n, f: _response(maps.try_put(p, n, f["key"], f["value"]))),
-            ("tryRemove", lambda p, n, f: _response(maps.try_remove(p, n, f["key"]))),
-            ("replace", lambda p, n, f: _response(maps.replace(p, n, f["key"], f["value"]))),
-            ("replaceIfSame", lambda p, n, f: _response(
-                maps.replace_if_same(p, n, f["key"], f["test_value"], f["value"]))),
-            ("removeIfSame", lambda p, n, f: _response(
-                maps.remove_if_same(p, n, f["key"], f["value"]))),
-            ("setTtl", lambda p, n, f: _response(maps.set_ttl(p, n, f["key"], f["ttl"]))),
-            ("evict", lambda p, n, f: _response(maps.evict(p, n, f["key"]))),
+
+        def try_put(p: PartitionReplica, n: str, f: Fields, r: PendingReply) -> bool:
+            """Always True, because nothing here makes a write wait for another."""
+            maps.set(p, n, f["key"], f["value"], r)
+            return True
+
+        answering: tuple[tuple[str, Write], ...] = (
+            ("putIfAbsent", lambda p, n, f, r: maps.put_if_absent(
+                p, n, f["key"], f["value"], r, f["ttl"])),
+            ("putWithMaxIdle", lambda p, n, f, r: maps.put(
+                p, n, f["key"], f["value"], r, f["ttl"], f["max_idle"])),
+            ("putIfAbsentWithMaxIdle", lambda p, n, f, r: maps.put_if_absent(
+                p, n, f["key"], f["value"], r, f["ttl"], f["max_idle"])),
+            ("tryPut", try_put),
+            ("tryRemove", lambda p, n, f, r: maps.remove(p, n, f["key"], r) is not None),
+            ("replace", lambda p, n, f, r: maps.replace(p, n, f["key"], f["value"], r)),
+            ("replaceIfSame", lambda p, n, f, r: maps.replace_if_same(
+                p, n, f["key"], f["test_value"], f["value"], r)),
+            ("removeIfSame", lambda p, n, f, r: maps.remove_if_same(
+                p, n, f["key"], f["value"], r)),
+            ("setTtl", lambda p, n, f, r: maps.set_ttl(p, n, f["key"], f["ttl"], r)),
+            ("evict", lambda p, n, f, r: maps.remove(p, n, f["key"], r, EVICTED) is not None),
         )  # fmt: skip
-        silent: tuple[tuple[str, Change], ...] = (
-            ("putTransient", lambda p, n, f: maps.put_transient(
-                p, n, f["key"], f["value"], f["ttl"])),
-            ("setWithMaxIdle", lambda p, n, f: maps.set(
-                p, n, f["key"], f["value"], f["ttl"], f["max_idle"])),
-            ("putTransientWithMaxIdle", lambda p, n, f: maps.put_transient(
-                p, n, f["key"], f["value"], f["ttl"], f["max_idle"])),
-            ("putAll", lambda p, n, f: maps.put_all(p, n, f["entries"])),
+        silent: tuple[tuple[str, Write], ...] = (
+            ("putTransient", lambda p, n, f, r: maps.set(
+                p, n, f["key"], f["value"], r, f["ttl"])),
+            ("setWithMaxIdle", lambda p, n, f, r: maps.set(
+                p, n, f["key"], f["value"], r, f["ttl"], f["max_idle"])),
+            ("putTransientWithMaxIdle", lambda p, n, f, r: maps.set(
+                p, n, f["key"], f["value"], r, f["ttl"], f["max_idle"])),
+            ("putAll", lambda p, n, f, r: maps.put_all(p, n, f["entries"], r)),
         )  # fmt: skip
-        return {**dict(answering), **{name: _silent(change) for name, change in silent}}
-
-
-def _silent(change: Change) -> Run:
-    """A write whose response has no fields."""
-
-    def run(partition: PartitionReplica, name: str, fields: Fields) -> dict[str, Any]:
-        change(partition, name, fields)
-        return {}
-
-    return run
-
-
-def _response(value: object) -> dict[str, Any]:
-    return {"response": value}
+        return {
+            **{name: self._writing(run) for name, run in answering},
+            **{name: self._writing(run, is_silent=True) for name, run in silent},
+        }
 
 
 def _client_view(view: EntryView) -> SimpleEntryView:

@@ -38,7 +38,7 @@ class WholeMapHandlers:
         """Nothing is asked yet."""
         self._server = server
         self._maps = server.maps
-        self._dataplane = server.dataplane
+        self._shortage = server.dataplane.shortage
 
     def operations(self) -> list[Operation[Any]]:
         """Every request to a whole map that is offered, and the shares of members."""
@@ -49,8 +49,8 @@ class WholeMapHandlers:
             "keys": (Effect.READ, _items(maps.key_set)),
             "values": (Effect.READ, _items(maps.values)),
             "entries": (Effect.READ, _items(lambda p, n: list(chain(*maps.entries(p, n))))),
-            "clear": (Effect.WRITE, self._share_clear(maps.clear)),
-            "evict_all": (Effect.WRITE, self._share_clear(maps.evict_all)),
+            "clear": (Effect.WRITE, self._share_clear),
+            "evict_all": (Effect.WRITE, self._share_clear),
         }
         calls: tuple[tuple[str, str, Make], ...] = (
             ("size", "size", lambda _, g: min(g.count, INT_MAX)),
@@ -115,29 +115,22 @@ class WholeMapHandlers:
         share.count = int(self._maps.contains_value((partition,), name, value))
         return len(partition.maps[name].store)
 
-    def _share_clear(self, clear: Callable[[PartitionReplica, str], int]) -> RunShare:
-        """Write to a partition; one with too few backups, or of which one cannot keep up, is asked
+    def _share_clear(
+        self, share: Share, partition: PartitionReplica, name: str, _: bytes, group: WriteGroup
+    ) -> int | None:
+        """Clear a partition; one with too few backups, or of which one cannot keep up, is asked
         for again: an error here would be told of a call that others have carried out.
         """
-        dataplane = self._dataplane
-
-        def run(
-            share: Share, partition: PartitionReplica, name: str, _: bytes, group: WriteGroup
-        ) -> int | None:
-            if not dataplane.shortage.admits(partition, name):
-                return None
-            reply = dataplane.reply = group.reply()
-            try:
-                count = clear(partition, name)
-            except OverloadedError:
-                return None
-            finally:
-                dataplane.reply = None
-            share.count += count
-            group.expect(reply)
-            return count
-
-        return run
+        if not self._shortage.admits(partition, name):
+            return None
+        reply = group.reply()
+        try:
+            count = self._maps.clear(partition, name, reply)
+        except OverloadedError:
+            return None
+        share.count += count
+        group.expect(reply)
+        return count
 
     def _publish_whole(self, name: str, kind: int, count: int) -> None:
         """One event for the whole map, from the member that was asked."""

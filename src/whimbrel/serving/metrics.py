@@ -32,7 +32,7 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["questions_waiting"] = questions.waiting_count
     gap_us = member.membership.heartbeats.gap_longest_us
     figures["heartbeat_gap_longest_seconds"] = gap_us / 1_000_000
-    figures["entries_to_free"] = member.dataplane.remains.entries
+    figures["entries_to_free"] = member.dataplane.holdings.deferred.entries
     figures["members"] = len(server.ctx.members.members)
     figures["structures"] = len(member.registry.structures())
     figures["schemas"] = len(member.registry.schemas())

@@ -130,13 +130,7 @@ class Server(Hub):
                 self.only_read = False
                 self._let_wait(origin, partition, message, hops)
         except GridError as error:
-            self._refuse_run(origin, message[5], error)
-
-    def _refuse_run(self, origin: Origin, correlation: int, error: GridError) -> None:
-        """A request has failed, perhaps half-way: later changes do not concern its reply."""
-        self.dataplane.reply = None
-        self.dataplane.ack_to = b""
-        self.refuse(origin, correlation, error)
+            self.refuse(origin, message[5], error)
 
     def _dispatch_other(self, origin: Origin, message: RawMessage) -> None:
         operation = self.operations.others.get(message[4])
@@ -187,7 +181,7 @@ class Server(Hub):
                 origin.in_flight += 1
                 self.forwarding.wait(request, partition)
         except GridError as error:
-            self._refuse_run(origin, request.correlation, error)
+            self.refuse(origin, request.correlation, error)
 
     # -- frames of other members ----------------------------------------------------------
 
@@ -320,7 +314,7 @@ class Server(Hub):
     def flush(self) -> None:
         """Turn what a step has produced into outputs: replies, events, backups, their answers."""
         dataplane = self.dataplane
-        if dataplane.completed:
+        if dataplane.outgoing.completed:
             self._take_completed()
         if self.maps.events:
             self._take_events()
@@ -328,7 +322,7 @@ class Server(Hub):
         if grid.fresh or grid.for_shell or (views.table_dirty and views.listeners):
             grid.flush()
             views.flush()
-        if dataplane.notifications:
+        if dataplane.incoming.notifications:
             self._take_notifications()
         outputs = self.outputs
         dirty = self.dirty
@@ -339,17 +333,17 @@ class Server(Hub):
                     self.flush_origin(origin)
                 else:
                     origin.dirty = False
-        if dataplane.has_backups:
-            for member, payload in dataplane.take_backups():
+        if dataplane.outgoing.has_backups:
+            for member, payload in dataplane.outgoing.take_backups():
                 outputs.append(ToPeer(member, BULK, BACKUPS, payload))
-        if dataplane.owes_acks:
-            for member, payload in dataplane.take_acks():
+        if dataplane.incoming.owes_acks:
+            for member, payload in dataplane.incoming.take_acks():
                 outputs.append(ToPeer(member, BULK, ACKS, payload))
 
     def _take_completed(self) -> None:
         """Send the replies whose backups are there; tell what became of the others."""
-        completed = self.dataplane.completed
-        self.dataplane.completed = []
+        completed = self.dataplane.outgoing.completed
+        self.dataplane.outgoing.completed = []
         for reply in completed:
             owner, payload = reply.owner, reply.payload
             if isinstance(owner, Origin):
@@ -389,7 +383,7 @@ class Server(Hub):
     def _take_notifications(self) -> None:
         """Tell clients whose calls we have backed up; those not connected here by the primary."""
         notices: dict[MemberId, list[bytes]] = {}
-        for client_id, correlation, primary in self.dataplane.take_notifications():
+        for client_id, correlation, primary in self.dataplane.incoming.take_notifications():
             if not self._tell_backup_done(client_id, correlation):
                 notice = _BACKUP_NOTICE.pack(client_id, correlation)
                 notices.setdefault(primary, []).append(notice)

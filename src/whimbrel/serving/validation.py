@@ -138,7 +138,7 @@ _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     ),
     m.StateLockAnswered: lambda message, n: _check_partitions(message.without_data, n),
     m.PromotionRequested: lambda message, n: _check_migrations(message.migrations, n),
-    m.FragmentSent: lambda message, n: _check_migrations(
+    m.MigrationOpened: lambda message, n: _check_migrations(
         (message.migration, *message.completed), n
     ),
 }

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from whimbrel.core.ids import Address, MemberId, Row
+from whimbrel.serialization.uuids import uuid_text
 from whimbrel.serving.scatter import GATHER_TIMEOUT_US
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.history import Operation, Outcome, Reply
@@ -32,7 +33,6 @@ from whimbrel.wire.frames import (
     RawMessage,
 )
 from whimbrel.wire.protocol_table import SHAPES
-from whimbrel.wire.uuids import uuid_text
 
 RETRY_US = 250_000
 """Pause before a call is repeated (the official client waits a second)."""

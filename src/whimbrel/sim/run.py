@@ -1,4 +1,4 @@
-"""One run from its first event to its report, and what speed runs have.
+"""One run from its first event to its report.
 
 A run goes through phases: start, load, harm, pause to a safe point, harm again, stop all faults,
 become safe in bounded time (L1), final reads, checks at rest.
@@ -7,7 +7,6 @@ become safe in bounded time (L1), final reads, checks at rest.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 
 from whimbrel.sim.bounds.waits import safe_wait_us
@@ -269,22 +268,6 @@ def _report(run: Run) -> Report:
 def _story(world: World) -> tuple[str, ...]:
     """The last lines about the first violation; all the last lines when none is about it."""
     return tuple(world.trace.story(story_words(world)) or world.trace.story())
-
-
-def speed(seed: int = 1, profile: str = "busy", hours: float = 0.5) -> dict[str, float]:
-    """How fast runs are: simulated cluster-hours per CPU-minute, and events per CPU-second."""
-    before = time.process_time()
-    report = simulate(seed, profile, hours)
-    cpu_s = time.process_time() - before
-    return {
-        "cpu_s": cpu_s,
-        "events": float(report.events),
-        "events_per_cpu_s": report.events / cpu_s,
-        "simulated_s": report.simulated_s,
-        "cluster_hours_per_cpu_minute": (report.simulated_s / 3600) / (cpu_s / 60),
-        "acknowledged_writes": float(report.acked_writes),
-        "violations": float(len(report.violations)),
-    }
 
 
 def versions() -> dict[str, str]:

@@ -50,7 +50,7 @@ class Watch:
 
     def _probe_table(self, host: Host, member: Member) -> None:
         table, dataplane = member.migrations.table, member.dataplane
-        set_row, row_changed = table.set_row, dataplane.row_changed
+        set_row, row_changed = table.set_row, dataplane.roles.row_changed
         rows, settled = self._calls["row"], self._calls["row_settled"]
 
         def probed_set_row(pid: PartitionId, row: Row, version: int) -> None:
@@ -68,7 +68,7 @@ class Watch:
         self._probe_plans(host, member)
         # Attributes of these objects only: the classes stay as they are.
         vars(table)["set_row"] = probed_set_row
-        vars(dataplane)["row_changed"] = probed_row_changed
+        vars(dataplane.roles)["row_changed"] = probed_row_changed
 
     def _probe_depth(self, host: Host, member: Member) -> None:
         """A map that wants deeper rows than all before it: its copies are due from here on."""
@@ -109,15 +109,13 @@ class Watch:
 
     def _probe_writes(self, host: Host, member: Member) -> None:
         dataplane = member.dataplane
-        replicate, out_of_step = dataplane.replicate, dataplane._apply_out_of_step
+        change, out_of_step = dataplane.holdings.change, dataplane.incoming._apply_out_of_step
         accepted, gaps = self._calls["accepted"], self._calls["out_of_step"]
 
-        def probed_replicate(
-            partition: PartitionReplica, fragment: Fragment, *arguments: Any, **named: Any
-        ) -> int:
+        def probed_change(partition: PartitionReplica, fragment: Fragment, *arguments: Any) -> None:
             for call in () if host.is_outside else accepted:
                 call(host, partition.pid)
-            return replicate(partition, fragment, *arguments, **named)
+            change(partition, fragment, *arguments)
 
         def probed_out_of_step(fragment: Fragment, counter: int, *arguments: Any) -> None:
             before, entries = fragment.value, len(fragment.store)
@@ -125,8 +123,8 @@ class Watch:
             for call in gaps:
                 call(host, fragment, before, entries, counter)
 
-        vars(dataplane)["replicate"] = probed_replicate
-        vars(dataplane)["_apply_out_of_step"] = probed_out_of_step
+        vars(dataplane.holdings)["change"] = probed_change
+        vars(dataplane.incoming)["_apply_out_of_step"] = probed_out_of_step
 
     def _probe_views(self, host: Host, member: Member) -> None:
         membership = member.membership

@@ -1,7 +1,6 @@
 """Errors on the client protocol: codes, names, and our exceptions behind them.
 
-Clients map errors by code; the class name and the text are for people. Codes and retry rules:
-FN-22.
+Clients map errors by code; the class name and the text are for people. What they repeat: FN-22.
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ _ONLY = UNFRAGMENTED | FINAL
 _ttl_at = struct.Struct("<q").unpack_from
 _pack_empty = struct.Struct("<iHiqB").pack
 _pack_bool = struct.Struct("<iHiqB?").pack
-_pack_int = struct.Struct("<iHiqBi").pack
 _pack_data = struct.Struct("<iHiqBiH").pack
 _pack_backup = struct.Struct("<iHiqiq").pack
 
@@ -95,11 +94,6 @@ def data_response(kind: int, correlation: int, backup_acks: int, value: bytes | 
 def bool_response(kind: int, correlation: int, backup_acks: int, value: bool) -> bytes:
     """Response with one boolean; ``kind`` is the request's type."""
     return _pack_bool(20, _ONLY, kind + 1, correlation, backup_acks, value)
-
-
-def int_response(kind: int, correlation: int, backup_acks: int, value: int) -> bytes:
-    """Response with one 32-bit number; ``kind`` is the request's type."""
-    return _pack_int(23, _ONLY, kind + 1, correlation, backup_acks, value)
 
 
 def empty_response(kind: int, correlation: int, backup_acks: int) -> bytes:

@@ -13,7 +13,6 @@ import msgspec
 
 from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.messages import MergeRequested, RegistryEntry
-from whimbrel.core.structures.counting_store import CountingMapStore
 from whimbrel.core.structures.map_store import MapStore
 
 if TYPE_CHECKING:
@@ -25,27 +24,33 @@ class Offer:
 
     Attributes:
         message: The request, the same every time.
-        after: Position in the leftover once it is accepted.
+        entries: How many entries it has.
         asked: Who may have decided it already, and is asked before anybody else.
     """
 
-    __slots__ = ("after", "asked", "message")
+    __slots__ = ("asked", "entries", "message")
 
-    def __init__(self, message: MergeRequested, after: int, asked: MemberId | None = None) -> None:
+    def __init__(
+        self, message: MergeRequested, entries: int, asked: MemberId | None = None
+    ) -> None:
         self.message = message
-        self.after = after
+        self.entries = entries
         self.asked = asked
 
     def again(self, call: int) -> Offer:
         """The same offer by another incarnation, under a call of its own."""
         message = msgspec.structs.replace(self.message, call=call)
-        return Offer(message, self.after, self.asked)
+        return Offer(message, self.entries, self.asked)
 
 
 class Leftover:
-    """One map's entries in one partition, and how far they are merged."""
+    """One map's entries in one partition, and how far they are merged.
 
-    __slots__ = ("generation", "keys", "name", "offer", "partition_id", "position", "store")
+    Attributes:
+        remaining: Entries not yet merged or discarded.
+    """
+
+    __slots__ = ("cursor", "generation", "name", "offer", "partition_id", "remaining", "store")
 
     def __init__(
         self, name: str, partition_id: PartitionId, store: MapStore, generation: int = 0
@@ -55,24 +60,15 @@ class Leftover:
         self.store = store
         self.generation = generation
         """The number of the map's destruction that the fragment was begun after."""
-        self.keys: list[bytes] = store.keys_now()
-        self.position = 0
+        self.cursor = store.open_cursor()
+        self.remaining = len(store)
         self.offer: Offer | None = None
         """A chunk that an earlier incarnation offered and that may be decided."""
 
-    @property
-    def remaining(self) -> int:
-        """Entries not yet merged or discarded."""
-        return len(self.keys) - self.position
-
     def next_chunk(self, bytes_max: int) -> tuple[bytes, tuple[int, ...], int]:
-        """The next entries as a chunk, their hits when they are counted, the position after."""
-        chunk, after = self.store.export_chunk(self.keys, self.position, bytes_max)
-        hits: tuple[int, ...] = ()
-        if isinstance(self.store, CountingMapStore):
-            counted = self.store.hits
-            hits = tuple(counted.get(key, 0) for key in self.keys[self.position : after])
-        return chunk, hits, after
+        """The next entries as a chunk, their hits when they are counted, and how many they are."""
+        chunk, entries, _ = self.store.export(self.cursor, bytes_max)
+        return chunk, self.cursor.hits, entries
 
 
 class SplitData:

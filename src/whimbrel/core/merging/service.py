@@ -68,6 +68,7 @@ class Merging:
         table: PartitionTable,
     ) -> None:
         self._ctx = ctx
+        self._deferred = plane.holdings.deferred
         self._registry = registry
         self._table = table
         self.target = MergeTarget(ctx, plane, maps, registry, self._answer)
@@ -124,7 +125,7 @@ class Merging:
             message = piece.offer.message
             if message.origin is None:
                 message = msgspec.structs.replace(message, origin=self._ctx.id, number=call)
-            piece.leftover.offer = Offer(message, piece.offer.after, piece.offer.asked)
+            piece.leftover.offer = Offer(message, piece.offer.entries, piece.offer.asked)
             left.append(piece.leftover)
         self._waiting.clear()
         self._active.clear()
@@ -169,11 +170,11 @@ class Merging:
             if leftover.offer is not None:
                 offer, leftover.offer = leftover.offer.again(call), None
             else:
-                chunk, hits, after = leftover.next_chunk(CHUNK_BYTES_MAX)
+                chunk, hits, entries = leftover.next_chunk(CHUNK_BYTES_MAX)
                 pid, name = leftover.partition_id, leftover.name
                 begun = leftover.generation
                 request = MergeRequested(call, pid, name, chunk, hits, generation=begun)
-                offer = Offer(request, after)
+                offer = Offer(request, entries)
             piece = self._active[call] = _Piece(leftover, offer)
             self._send(piece)
 
@@ -219,12 +220,14 @@ class Merging:
             return
         del self._active[answered.call]
         leftover = piece.leftover
-        leftover.position = piece.offer.after
+        leftover.remaining -= piece.offer.entries
         self._progress_us = self._ctx.now_us
         before = self.totals.get(leftover.name, MergeCounts())
         self.totals[leftover.name] = add_counts(before, answered.counts)
         if leftover.remaining:
             self._waiting.append(leftover)
+        else:
+            self._deferred.take(leftover.store.release())
         if self.is_active:
             self._ctx.arm(STEP_TIMER, 0)
         else:

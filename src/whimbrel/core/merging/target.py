@@ -21,7 +21,7 @@ from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.structures.map_service import SERVICE, MapService
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import EntryView
-from whimbrel.errors import OverloadedError, SerializationError
+from whimbrel.errors import OverloadedError, RetryableError, SerializationError
 
 ANSWERS_MAX = 1_000
 """Answers kept for repeated requests; a sender has few requests under way."""
@@ -114,14 +114,11 @@ class MergeTarget:
         """Why the chunk cannot be merged here and now; empty when it can."""
         if not 0 <= message.partition_id < len(self._plane.partitions):
             return "there is no such partition"
-        partition = self._plane.partition(message.partition_id)
-        if not partition.writable:
-            return "is migrating" if partition.is_primary else "has its primary elsewhere"
-        if self._plane.must_ask:
-            try:
-                self._plane.admit_write(partition)
-            except OverloadedError as error:
-                return str(error)
+        try:
+            # However few backups are there: the entries were acknowledged elsewhere.
+            self._plane.outgoing.admit(self._plane.partition(message.partition_id), None)
+        except (RetryableError, OverloadedError) as error:
+            return str(error)
         return ""
 
     def _merge(self, message: MergeRequested) -> tuple[MergeAnswered, PendingReply]:
@@ -129,12 +126,12 @@ class MergeTarget:
         reply = PendingReply(None)
         incoming = MapStore()
         try:
-            incoming.ingest_chunk(message.chunk)
+            incoming.ingest(message.chunk)
         except SerializationError as error:
             self._ctx.note("split_brain.damaged", "error", map=message.name, problem=str(error))
-        keys = incoming.keys_now()
+        keys = list(incoming.records)
         namespace = namespace_of(SERVICE, message.name)
-        is_outdated = self._plane.is_destroyed(namespace, message.generation)
+        is_outdated = self._plane.holdings.is_destroyed(namespace, message.generation)
         if is_outdated or self._registry.get(MAP_KIND, message.name) is None:
             # destroyed by the bigger part meanwhile: its data do not come back
             counts = MergeCounts(discarded=len(keys))

@@ -1,8 +1,8 @@
 """The destination side of a migration, and of a promotion.
 
-Knows when to open, how to take fragments in order whatever is repeated (GCM-39), and the commit
-by versions (PIM-10). The destination commits first of all (ADL-16): after its answer the migration
-is decided, unless it leaves the cluster before the answer arrives.
+Knows when to open (GCM-39) and the commit by versions (PIM-10). The destination commits first of
+all (ADL-16): after its answer the migration is decided, unless it leaves the cluster before the
+answer arrives.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
-    FragmentAnswered,
-    FragmentSent,
     MigrationCommitAnswered,
     MigrationCommitRequested,
+    MigrationOpened,
     PromotionAnswered,
     PromotionRequested,
+    Purpose,
+    TransferAnswered,
+    TransferSent,
 )
 from whimbrel.core.migration.keeper import ActiveMigration, Role, TableKeeper
 from whimbrel.core.migration.mail import Mail
@@ -23,19 +25,20 @@ from whimbrel.core.migration.publication import Subscriber
 from whimbrel.core.migration.source import participant_refusal
 from whimbrel.core.model import MigrationInfo, Verdict
 from whimbrel.core.ports import FragmentHost
-from whimbrel.errors import SerializationError
+from whimbrel.core.replication.transfer import Receiving
 
 
 class Incoming(ActiveMigration):
     """A migration of which we are the destination."""
 
-    def __init__(self, migration: MigrationInfo, source: MemberId) -> None:
+    def __init__(self, migration: MigrationInfo, receiving: Receiving) -> None:
         super().__init__(migration, Role.DESTINATION)
-        self.source = source
-        self.sequence_next = 1
-        self.complete = True
-        """Whether all that was announced has arrived; the probe alone announces nothing."""
-        self.damaged = ""
+        self.receiving = receiving
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last parts have arrived."""
+        return self.receiving.complete
 
 
 class DestinationSide:
@@ -60,21 +63,27 @@ class DestinationSide:
 
     # -- fragments ------------------------------------------------------------------------
 
-    def fragment_sent(self, sender: MemberId, message: FragmentSent) -> None:
-        """Open the migration, take in the next parts, or acknowledge a repeat."""
-        migration = message.migration
-        if message.sequence == 0:
-            reason = self._open(sender, message)
+    def opened(self, sender: MemberId, message: MigrationOpened) -> None:
+        """Open the migration, or acknowledge a repeat."""
+        self._answer(sender, message.migration.id, 0, self._open(sender, message))
+
+    def sent(self, sender: MemberId, message: TransferSent) -> None:
+        """Take in the next parts, or acknowledge a repeat."""
+        incoming = self._keeper.find(message.transfer, message.partition_id)
+        if not isinstance(incoming, Incoming) or incoming.receiving.member != sender:
+            reason = "the migration is not active at its destination"
         else:
-            incoming = self._keeper.find(migration.id, migration.partition_id)
-            if isinstance(incoming, Incoming) and incoming.source == sender:
-                reason = self._take_in(incoming, message)
-            else:
-                reason = "the migration is not active at its destination"
-        answer = FragmentAnswered(migration.id, message.sequence, not reason, reason)
+            receiving, migration = incoming.receiving, incoming.migration
+            reason = receiving.take(message, lambda parts: self._host.ingest(migration, parts))
+            if receiving.problem:
+                reason = f"the destination cannot take a fragment: {reason}"
+        self._answer(sender, message.transfer, message.sequence, reason)
+
+    def _answer(self, sender: MemberId, transfer: str, sequence: int, reason: str) -> None:
+        answer = TransferAnswered(Purpose.MIGRATION, transfer, sequence, not reason, reason)
         self._mail.post(sender, answer)
 
-    def _open(self, sender: MemberId, message: FragmentSent) -> str:
+    def _open(self, sender: MemberId, message: MigrationOpened) -> str:
         """Check and register a migration; returns why it is refused, or an empty string."""
         migration = message.migration
         pid = migration.partition_id
@@ -84,31 +93,15 @@ class DestinationSide:
             return "this member is not the destination"
         self._keeper.apply_carried(pid, message.completed)
         mine = self._keeper.find(migration.id, pid)
-        if isinstance(mine, Incoming) and mine.source == sender:
+        if isinstance(mine, Incoming) and mine.receiving.member == sender:
             return ""  # a repeat
         reason = participant_refusal(self._ctx, self._keeper, migration)
         if reason:
             return reason
         if self._keeper.table.row(pid)[0] != sender:
             return "the sender is not the primary of the partition"
-        self._keeper.begin(Incoming(migration, sender))
+        self._keeper.begin(Incoming(migration, Receiving(self._ctx, sender)))
         return ""
-
-    def _take_in(self, incoming: Incoming, message: FragmentSent) -> str:
-        if message.sequence < incoming.sequence_next:
-            return incoming.damaged  # a repeat
-        if message.sequence > incoming.sequence_next:
-            return "a fragment message is missing"
-        if incoming.damaged:
-            return incoming.damaged
-        incoming.sequence_next += 1
-        incoming.complete = message.last
-        try:
-            self._host.ingest(incoming.migration, message.parts)
-        except SerializationError as error:
-            incoming.complete = False
-            incoming.damaged = f"the destination cannot take a fragment: {error}"
-        return incoming.damaged
 
     # -- commit ---------------------------------------------------------------------------
 

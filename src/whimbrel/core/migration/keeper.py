@@ -37,12 +37,14 @@ class Role(enum.StrEnum):
 class ActiveMigration:
     """A migration we take part in and whose verdict we do not know yet."""
 
-    complete = True
-    """Whether nothing more has to arrive here before it can be committed."""
-
     def __init__(self, migration: MigrationInfo, role: Role) -> None:
         self.migration = migration
         self.role = role
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more has to arrive here before it can be committed."""
+        return True
 
 
 class TableKeeper:
@@ -106,13 +108,12 @@ class TableKeeper:
             return True
         if local != migration.initial_version:
             return False
-        row = self.table.row(pid)
+        row = before = self.table.row(pid)
         success = migration.verdict is Verdict.SUCCESS
         if success:
             check(step_fits(migration.step, row), "equal partition versions mean equal rows")
-            after = migration.step.apply(row)
-            check(row[0] is None or after[0] is not None, "a migration leaves a primary")
-            row = after
+            row = migration.step.apply(row)
+            check(before[0] is None or row[0] is not None, "a migration leaves a primary")
         self.change(pid, row, migration.final_version, migration.id if success else "")
         return True
 

@@ -15,20 +15,21 @@ from whimbrel.core.context import Context
 from whimbrel.core.events import GridEvent, Hook, PartitionLost
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
-    FragmentAnswered,
-    FragmentSent,
     LossesNoted,
     LossesTold,
     Message,
     MigrationCommitAnswered,
     MigrationCommitRequested,
     MigrationDataAnswered,
+    MigrationOpened,
     MigrationRequested,
     PromotionAnswered,
     PromotionRequested,
     StateAnswered,
     StateRequested,
     TableRequested,
+    TransferAnswered,
+    TransferSent,
 )
 from whimbrel.core.migration.account import ACCOUNT_TIMER, AccountTelling
 from whimbrel.core.migration.control_loop import RETRY_TIMER, SLICE_TIMER, STAMP_TIMER, ControlLoop
@@ -133,8 +134,9 @@ class Migrations:
             StateRequested: self._state_requested,
             StateAnswered: loop.recovery.answered,
             MigrationRequested: self._source.requested,
-            FragmentAnswered: self._source.fragment_answered,
-            FragmentSent: self._destination.fragment_sent,
+            MigrationOpened: self._destination.opened,
+            TransferSent: self._destination.sent,
+            TransferAnswered: self._source.answered,
             MigrationDataAnswered: loop.execution.data_answered,
             MigrationCommitRequested: self._destination.commit_requested,
             MigrationCommitAnswered: loop.execution.commit_answered,

@@ -1,7 +1,7 @@
 """The source side of a migration: the partition's primary copies to the destination.
 
-Knows the checks of a request (ADL-27, ADL-28, PIM-08, PIM-09), the probe, and one fragment
-message in flight at a time (GCM-36). Large partitions take turns: until its turn comes a request
+Knows the checks of a request (ADL-27, ADL-28, PIM-08, PIM-09), how a copy is opened, repeated and
+given up. Large partitions take turns: until its turn comes a request
 has not begun, nothing waits for it, and it is checked anew. It decides nothing about the outcome:
 after its answer to the master it keeps the migrating flag and all its data until it learns the
 verdict (ADL-20).
@@ -12,16 +12,17 @@ from __future__ import annotations
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
-    FragmentAnswered,
-    FragmentPart,
-    FragmentSent,
     MigrationDataAnswered,
+    MigrationOpened,
     MigrationRequested,
+    Purpose,
+    TransferAnswered,
 )
 from whimbrel.core.migration.keeper import ActiveMigration, Role, TableKeeper
 from whimbrel.core.migration.mail import Mail
 from whimbrel.core.model import MigrationInfo
-from whimbrel.core.ports import Export, FragmentHost
+from whimbrel.core.ports import FragmentHost
+from whimbrel.core.replication.transfer import Sending
 
 BACKOFF_FACTOR_MAX = 5
 """An unanswered fragment is repeated after 1, 2, ... up to this many call timeouts."""
@@ -30,21 +31,10 @@ BACKOFF_FACTOR_MAX = 5
 class Outgoing(ActiveMigration):
     """A migration of which we are the data source."""
 
-    def __init__(self, request: MigrationRequested, destination: MemberId, size_bytes: int) -> None:
-        super().__init__(request.migration, Role.SOURCE)
-        self.destination = destination
-        self.completed = request.completed
+    def __init__(self, migration: MigrationInfo, sending: Sending, size_bytes: int) -> None:
+        super().__init__(migration, Role.SOURCE)
+        self.sending = sending
         self.size_bytes = size_bytes
-        self.export: Export | None = None
-        self.sequence = 0
-        """Number of the fragment message in flight; 0 is the probe."""
-        self.parts: tuple[FragmentPart, ...] = ()
-        self.last = False
-        self.bytes_moved = 0
-        self.sent_us = 0
-        self.progress_us = 0
-        """When the destination last took something, or the migration began."""
-        self.attempts = 0
         self.answer: MigrationDataAnswered | None = None
         """What the master was told; None while copying."""
 
@@ -94,8 +84,8 @@ class SourceSide:
         bytes_max = self._ctx.settings.migration_copy_bytes_max
         under_way: dict[MemberId, int] = {}
         for outgoing in self.copying():
-            size = under_way.get(outgoing.destination, 0) + outgoing.size_bytes
-            under_way[outgoing.destination] = size
+            member = outgoing.sending.member
+            under_way[member] = under_way.get(member, 0) + outgoing.size_bytes
         for pid, request in list(self._waiting.items()):
             migration = request.migration
             destination = migration.step.destination
@@ -112,15 +102,15 @@ class SourceSide:
 
     def _begin(self, request: MigrationRequested, destination: MemberId, size_bytes: int) -> None:
         """Start copying, unless what was true when it was asked for no longer is."""
-        reason = self._refusal(request.migration)
+        migration = request.migration
+        reason = self._refusal(migration)
         if reason:
-            answer = MigrationDataAnswered(request.migration.id, False, reason, 0)
-            self._tell(answer, request.migration.master)
+            self._tell(MigrationDataAnswered(migration.id, False, reason, 0), migration.master)
             return
-        outgoing = Outgoing(request, destination, size_bytes)
-        outgoing.progress_us = self._ctx.now_us
-        self._keeper.begin(outgoing)
-        self._send(outgoing)
+        pid = migration.partition_id
+        sending = Sending(self._ctx, Purpose.MIGRATION, migration.id, pid, destination)
+        self._keeper.begin(Outgoing(migration, sending, size_bytes))
+        sending.send(MigrationOpened(migration, request.completed))
 
     def _refusal(self, migration: MigrationInfo) -> str:
         """Why this request cannot run here, empty when it can (FN-6)."""
@@ -141,58 +131,31 @@ class SourceSide:
 
     # -- copying --------------------------------------------------------------------------
 
-    def fragment_answered(self, sender: MemberId, message: FragmentAnswered) -> None:
+    def answered(self, sender: MemberId, message: TransferAnswered) -> None:
         """The destination took the message in flight, or could not; go on, or tell the master."""
-        outgoing = self._find(message.migration_id)
-        if outgoing is None or outgoing.answer is not None or sender != outgoing.destination:
-            return
-        if not message.success:
-            self._answer(outgoing, False, message.reason)
-        elif message.sequence == outgoing.sequence:
-            outgoing.progress_us = self._ctx.now_us
-            self._advance(outgoing)
-
-    def _find(self, migration_id: str) -> Outgoing | None:
-        for active in self._keeper.active.values():
-            if active.migration.id == migration_id and isinstance(active, Outgoing):
-                return active
-        return None
+        for outgoing in self.copying():
+            sending = outgoing.sending
+            if sending.transfer != message.transfer or sending.member != sender:
+                continue
+            if not message.success:
+                self._answer(outgoing, False, message.reason)
+            elif message.sequence == sending.sequence:
+                self._advance(outgoing)
 
     def _advance(self, outgoing: Outgoing) -> None:
         """The message in flight has arrived: send the next one, or report the end."""
-        if outgoing.last:
+        sending = outgoing.sending
+        if sending.export is None:
+            sending.export = self._host.open_export(outgoing.migration)
+        if not sending.advance(or_nothing=True):
             self._answer(outgoing, True, "")
-            return
-        if outgoing.export is None:
-            outgoing.export = self._host.open_export(outgoing.migration)
-        bytes_max = self._ctx.settings.migration_chunk_bytes_max
-        outgoing.parts, outgoing.last = outgoing.export.next_parts(bytes_max)
-        if outgoing.last and not outgoing.parts and outgoing.sequence == 0:
-            self._answer(outgoing, True, "")  # nothing to copy: the probe was enough
-            return
-        outgoing.bytes_moved += sum(len(part.data) for part in outgoing.parts)
-        outgoing.sequence += 1
-        outgoing.attempts = 0
-        self._send(outgoing)
-
-    def _send(self, outgoing: Outgoing) -> None:
-        outgoing.sent_us = self._ctx.now_us
-        outgoing.attempts += 1
-        message = FragmentSent(
-            outgoing.migration,
-            outgoing.sequence,
-            outgoing.parts,
-            outgoing.last,
-            outgoing.completed if outgoing.sequence == 0 else (),
-        )
-        self._mail.post(outgoing.destination, message)
 
     def _answer(self, outgoing: Outgoing, success: bool, reason: str) -> None:
         """Tell the master; the flag stays on until the verdict is known (GCM-40)."""
-        outgoing.export = None
-        outgoing.parts = ()
+        sending = outgoing.sending
+        sending.export = None
         outgoing.answer = MigrationDataAnswered(
-            outgoing.migration.id, success, reason, outgoing.bytes_moved
+            outgoing.migration.id, success, reason, sending.bytes_moved
         )
         self._tell(outgoing.answer, outgoing.migration.master)
 
@@ -213,7 +176,7 @@ class SourceSide:
 
     @property
     def is_copying(self) -> bool:
-        """Whether some fragment in flight is not answered yet."""
+        """Whether some message in flight is not answered yet."""
         actives = self._keeper.active.values()
         return any(isinstance(one, Outgoing) and one.answer is None for one in actives)
 
@@ -224,29 +187,30 @@ class SourceSide:
         makes progress is not: however large the partition, starting anew would not help it.
         """
         for outgoing in self.copying():
-            silence_us = self._ctx.now_us - outgoing.progress_us
+            sending = outgoing.sending
+            silence_us = self._ctx.now_us - sending.progress_us
             if silence_us >= self._ctx.settings.migration_timeout_us:
                 self._answer(outgoing, False, "the destination took nothing within the time-out")
                 continue
-            factor = min(outgoing.attempts, BACKOFF_FACTOR_MAX)
-            due_us = outgoing.sent_us + factor * self._ctx.settings.call_timeout_us
+            factor = min(sending.attempts, BACKOFF_FACTOR_MAX)
+            due_us = sending.sent_us + factor * self._ctx.settings.call_timeout_us
             if self._ctx.now_us >= due_us:
-                self._send(outgoing)
+                sending.repeat()
 
     def link_restored(self, member: MemberId) -> None:
         """The link to a member was broken: what was in flight to it may be lost."""
         for active in self._keeper.active.values():
             if not isinstance(active, Outgoing):
                 continue
-            if active.answer is None and active.destination == member:
-                self._send(active)
+            if active.answer is None and active.sending.member == member:
+                active.sending.repeat()
             elif active.answer is not None and active.migration.master == member:
                 self._tell(active.answer, member)
 
     def members_changed(self) -> None:
         """A destination that has left takes nothing more; the master decides what follows."""
         for outgoing in self.copying():
-            if not self._ctx.is_member(outgoing.destination):
+            if not self._ctx.is_member(outgoing.sending.member):
                 self._answer(outgoing, False, "the destination left the member list")
 
 

@@ -1,4 +1,4 @@
-"""What a member holds of one partition: fragments with their versions, and how they are copied.
+"""What a member holds of one partition: fragments with their versions.
 
 Knows stores only through the narrow ``Store`` protocol. A fragment is the data of one structure in
 one partition; its key is a namespace (AE-17). Every structure of this grid is split into
@@ -7,13 +7,10 @@ fragments, so the shared namespace of AE-18 has no member here.
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from whimbrel.core.ids import (
-    BACKUP_COUNT_MAX,
     EMPTY_ROW,
     NO_INDEX,
     MemberId,
@@ -22,10 +19,10 @@ from whimbrel.core.ids import (
     ReplicaIndex,
     Row,
 )
-from whimbrel.core.messages import FragmentPart, Vector
-from whimbrel.core.model import MigrationInfo
+from whimbrel.core.messages import Vector
+from whimbrel.core.replication.deferred_free import Freeable
+from whimbrel.core.replication.outbox import Outbox
 from whimbrel.core.replication.vectors import (
-    EMPTY_VECTOR,
     NO_LINEAGE,
     ZERO,
     Counters,
@@ -34,22 +31,11 @@ from whimbrel.core.replication.vectors import (
     promoted_from,
     slot_of,
 )
-from whimbrel.errors import SerializationError
 
-if TYPE_CHECKING:
-    from whimbrel.core.replication.outbox import Outbox
-
-
+Follow = Callable[["Fragment", bytes, bytes], None]
+"""Takes a changed fragment, the store's operation, and the record that travels to backups."""
 NOT_SHORT = -1
 """Stands for the version since which a fragment has had too few backups: it has enough."""
-KEYS_TAKEN = 50_000
-"""Keys of a fragment that are listed in one step, less than a millisecond."""
-MESSAGE_ENTRIES_MAX = 1_000
-"""A message with so many entries gets no further fragment: small entries cost time, not bytes."""
-PART_ENTRIES = 8
-"""A fragment of its own costs its receiver as much time as so many entries, ..."""
-PART_BYTES = 100
-"""... and about so many bytes beside its data."""
 
 
 class Store(Protocol):
@@ -65,19 +51,19 @@ class Store(Protocol):
         """Apply one backup operation; repeating it must be harmless."""
         ...
 
-    def keys_now(self) -> list[bytes]:
-        """The keys of this moment, in a list of the caller's."""
+    def open_cursor(self) -> Any:
+        """A place in a walk over everything; what it is, is the store's affair."""
         ...
 
-    def walk_keys(self) -> Iterator[bytes]:
-        """The keys one by one; raises RuntimeError once keys have come or gone."""
+    def export(self, cursor: Any, bytes_max: int) -> tuple[bytes, int, bool]:
+        """The next chunk of a walk, its entries and whether it is the last.
+
+        What is there from the first chunk to the last is in one of them, as it was when that was
+        made; what comes or goes meanwhile may be in none, or in two.
+        """
         ...
 
-    def export_chunk(self, keys: list[bytes], position: int, bytes_max: int) -> tuple[bytes, int]:
-        """Entries of these keys from a position on, and the next position."""
-        ...
-
-    def ingest_chunk(self, data: bytes) -> int:
+    def ingest(self, data: bytes) -> int:
         """Take in a chunk; raises SerializationError when it is damaged."""
         ...
 
@@ -85,12 +71,28 @@ class Store(Protocol):
         """This store is a backup's from now on."""
         ...
 
-    def release(self) -> None:
-        """Nobody looks at this store any more: a large one must not be freed at once."""
+    def release(self) -> Freeable | None:
+        """Nobody looks at this store any more: give up what is too large to be freed at once."""
         ...
 
     def restart_idleness(self, now_ms: int) -> None:
         """Count idleness from now."""
+        ...
+
+
+class Observer(Protocol):
+    """Whoever wants to know every change of what a member holds, in apply order."""
+
+    def held(self, partition: PartitionReplica, fragment: Fragment) -> None:
+        """A fragment is held from now on, with what is in it."""
+        ...
+
+    def changed(self, fragment: Fragment, operation: bytes) -> None:
+        """A backup operation of its store has been carried out on a fragment that is held."""
+        ...
+
+    def discarded(self, partition: PartitionReplica, fragment: Fragment) -> None:
+        """The fragment is held no longer; what was in it is about to be freed."""
         ...
 
 
@@ -101,46 +103,28 @@ class Fragment:
     of our own slot is kept up on the hot path; ``vector`` works the others out.
 
     Attributes:
-        service: For example ``map``.
-        name: The structure's name.
-        sync_count: Synchronous backups asked for.
-        async_count: Asynchronous backups asked for.
+        service, name: The parts of its namespace.
+        sync_count, async_count: Backups that are asked for.
         backup_count: Both together: how many counters an operation raises (AE-02).
         generation: The number of the structure's destruction that this was begun after, 0 for none.
         lineage: Who counts (AE-11).
         base_lineage: Where the counting primary started from, with ``base``.
-        slot: Our own slot.
-        value: The counter in our own slot.
+        slot, value: Our own slot and the counter in it.
         is_dirty: We know that we may have missed something (AE-07).
         head: The constant part of our backup operations as primary; empty when it must be made.
         sync_targets: Outboxes of the synchronous backups there are, when we are the primary.
-        async_targets: Those of the asynchronous ones.
+        others: Who else is given each of our changes and is not waited for: the asynchronous
+            backups, observers.
+        apply: Applies a backup operation; the store's own method unless somebody observes.
         short_from: Our version up to which changes made with too few backups are counted, see
             ``shortage``; NOT_SHORT while there are enough.
     """
 
     __slots__ = (
-        "_start",
-        "async_count",
-        "async_targets",
-        "backup_count",
-        "base",
-        "base_lineage",
-        "generation",
-        "head",
-        "is_dirty",
-        "lineage",
-        "name",
-        "namespace",
-        "partition_id",
-        "service",
-        "short_from",
-        "slot",
-        "store",
-        "sync_count",
-        "sync_targets",
-        "value",
-    )
+        "_start", "apply", "async_count", "backup_count", "base", "base_lineage", "generation",
+        "head", "is_dirty", "lineage", "name", "namespace", "others", "partition_id", "service",
+        "short_from", "slot", "store", "sync_count", "sync_targets", "value",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -167,7 +151,8 @@ class Fragment:
         self.is_dirty = False
         self.head = b""
         self.sync_targets: tuple[Outbox, ...] = ()
-        self.async_targets: tuple[Outbox, ...] = ()
+        self.others: tuple[Follow, ...] = ()
+        self.apply = store.apply
         self.short_from = NOT_SHORT
 
     def counters(self) -> Counters:
@@ -228,24 +213,16 @@ class Fragment:
     def stop_sending(self) -> None:
         """We are not the primary: nothing goes out."""
         self.head = b""
-        self.sync_targets = self.async_targets = ()
+        self.sync_targets = self.others = ()
         self.store.stop_sweeping()
 
     def meet_lineage(self, lineage: int, base_lineage: int, base: Counters, slot: int) -> bool:
-        """Compare with the starting point of a primary that we have not counted under (AE-11).
+        """Compare with where a new primary started, whose ``lineage`` we have not met (AE-11).
 
-        Equal: nothing is missing. Different: the fragment is dirty. Either way we count on from
-        that starting point, so that all of this primary's operations are applied from now on.
-        Zero counters on both sides mean two empty fragments, whoever counted.
-
-        Args:
-            lineage: The new primary's.
-            base_lineage: Lineage it took over from.
-            base: Counters it started with.
-            slot: The first slot we keep.
-
-        Returns:
-            Whether we are in step with that starting point.
+        Equal: nothing is missing. Different: the fragment is dirty, and the answer is False. Either
+        way we count on from that starting point in the slots from ``slot`` on, so that all of this
+        primary's operations are applied from now on. Zero counters on both sides mean two empty
+        fragments, whoever counted.
         """
         own = self.counters()[slot:]
         agrees = own == base[slot:] and (self.lineage == base_lineage or not any(own))
@@ -262,10 +239,8 @@ class PartitionReplica:
     """What this member holds and is for one partition.
 
     Attributes:
-        pid: The partition.
         index: Our own replica index in our table, NO_INDEX for none.
-        version: The row's version.
-        row: The row.
+        row, version: The row in our table, and its version.
         migrating: Writes wait (GCM-31).
         has_data: False while we are back in our seat without the data that belong there.
         is_primary: ``index`` is 0, and we have the data.
@@ -276,31 +251,16 @@ class PartitionReplica:
             operations already; what we hold then follows that row.
         primary_since: Version of the row with which the present primary came.
         lineage: Ours, while we are the primary.
-        fragments: Namespace to fragment.
         maps: Map name to fragment: the hot path's short cut into ``fragments``.
         backups: (index, member) of the backups in the row that are on the member list; kept
             while we are the primary.
     """
 
     __slots__ = (
-        "ahead_version",
-        "backups",
-        "fragments",
-        "has_data",
-        "index",
-        "is_confirmed",
-        "is_primary",
-        "lineage",
-        "maps",
-        "migrating",
-        "pid",
-        "primary_since",
-        "readable",
-        "row",
-        "stale_read_disabled",
-        "version",
-        "writable",
-    )
+        "ahead_version", "backups", "fragments", "has_data", "index", "is_confirmed",
+        "is_primary", "lineage", "maps", "migrating", "pid", "primary_since", "readable", "row",
+        "stale_read_disabled", "version", "writable",
+    )  # fmt: skip
 
     def __init__(self, pid: PartitionId, *, stale_read_disabled: bool = False) -> None:
         self.pid = pid
@@ -330,11 +290,6 @@ class PartitionReplica:
     def is_behind(self) -> bool:
         """Whether a row newer than ours exists: our index does not bound what we hold (AE-10)."""
         return self.ahead_version > self.version
-
-    def row_has_none_of(self, members: Sequence[MemberId]) -> bool:
-        """Whether none of these members stands in the row."""
-        row = self.row
-        return not any(member in row for member in members)
 
     def add(self, fragment: Fragment) -> None:
         """Hold a fragment, in place of one of the same namespace."""
@@ -375,183 +330,6 @@ class PartitionReplica:
         self.readable = self.is_primary and not (migrating and self.stale_read_disabled)
 
 
-class _KeyWalk:
-    """The keys of a store, some at a time: a list of a million takes 13 ms.
-
-    When keys come or go meanwhile, which a migration does not allow and a sync does, it begins
-    again with a list of all of them: an entry sent twice does no harm.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._walk = store.walk_keys()
-        self.is_over = False
-
-    def take(self) -> list[bytes]:
-        """The next keys."""
-        try:
-            keys = list(itertools.islice(self._walk, KEYS_TAKEN))
-        except RuntimeError:
-            self._walk = iter(self._store.keys_now())
-            keys = list(itertools.islice(self._walk, KEYS_TAKEN))
-        self.is_over = len(keys) < KEYS_TAKEN
-        return keys
-
-
-class FragmentExport:
-    """A cursor over whole fragments, one part a piece; implements ``ports.Export``.
-
-    A fragment's vector and first keys are taken with its first chunk (GCM-34), its entries when
-    their chunk is made. A change in between is in the data before the receiver's vector counts
-    it; its backup operation follows and repeats it. While writes wait (a migration) there is none.
-
-    ``verified`` fragments are those the receiver has already: a part without data carries the
-    vector for it to compare. They come last, when ``is_drained`` says that every backup operation
-    under way has been acknowledged, so that the receiver's replica can be compared at all.
-    """
-
-    def __init__(
-        self,
-        copied: Sequence[Fragment],
-        verified: Sequence[Fragment] = (),
-        drains: Sequence[tuple[Outbox, int]] = (),
-        *,
-        polls_max: int = 0,
-        in_one: bool = False,
-    ) -> None:
-        self._queue = list(copied)
-        self._verified = deque(verified)
-        self._drains = list(drains)
-        self._polls_left = polls_max
-        self._in_one = in_one
-        self._current = 0
-        self._position = 0
-        self._walk: _KeyWalk | None = None
-        self._keys: list[bytes] = []
-        self._vector = EMPTY_VECTOR
-        self.done = False
-
-    def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
-        """The next parts and whether they are the last; see ``ports.Export``.
-
-        An empty answer that is not the last means: ask again, backups are still under way.
-        """
-        parts: list[FragmentPart] = []
-        budget, entries = bytes_max, 0
-        while self._current < len(self._queue) and (self._in_one or _has_room(budget, entries)):
-            part, taken = self._next_part(bytes_max if self._in_one else budget)
-            budget -= len(part.data) + PART_BYTES
-            entries += taken + PART_ENTRIES
-            parts.append(part)
-            if not part.last and not self._in_one:
-                break
-        if self._current < len(self._queue):
-            return tuple(parts), False
-        if not self._is_drained() and self._polls_left > 0:
-            self._polls_left -= 1
-            return tuple(parts), False
-        while self._verified and (self._in_one or _has_room(budget, entries)):
-            fragment = self._verified.popleft()
-            parts.append(self._part(fragment, fragment.vector(), b"", first=False, last=True))
-            budget -= PART_BYTES
-            entries += PART_ENTRIES
-        self.done = not self._verified
-        return tuple(parts), self.done
-
-    def _next_part(self, budget: int) -> tuple[FragmentPart, int]:
-        """The next piece of the fragment whose turn it is, and how many entries are in it."""
-        fragment = self._queue[self._current]
-        first = self._walk is None
-        if self._walk is None:
-            self._walk = _KeyWalk(fragment.store)
-            self._keys = self._walk.take()
-            self._vector = fragment.vector()
-        walk, vector, begin = self._walk, self._vector, self._position
-        data, self._position = fragment.store.export_chunk(self._keys, begin, budget)
-        taken = self._position - begin
-        if self._position >= len(self._keys):
-            self._position = 0
-            self._keys = [] if walk.is_over else walk.take()
-        last = not self._keys
-        if last:
-            self._current += 1
-            self._walk = None
-        return self._part(fragment, vector, data, first=first, last=last), taken
-
-    @staticmethod
-    def _part(
-        fragment: Fragment, vector: Vector, data: bytes, *, first: bool, last: bool
-    ) -> FragmentPart:
-        return FragmentPart(
-            namespace=fragment.namespace,
-            data=data,
-            vector=vector,
-            settings=(fragment.sync_count, fragment.async_count),
-            first=first,
-            last=last,
-            generation=fragment.generation,
-        )
-
-    def _is_drained(self) -> bool:
-        self._drains = [
-            (outbox, sequence)
-            for outbox, sequence in self._drains
-            if outbox.acknowledged < sequence
-        ]
-        return not self._drains
-
-
-def _has_room(budget: int, entries: int) -> bool:
-    """Whether a message with so many bytes left, and so many entries, takes another piece."""
-    return budget > 0 and entries < MESSAGE_ENTRIES_MAX
-
-
-class Staging:
-    """Fragments that arrive for a migration, apart from the live ones until it is decided."""
-
-    def __init__(self, migration: MigrationInfo) -> None:
-        self.migration = migration
-        self.final_version = migration.initial_version + migration.step.increment
-        self.index = migration.step.destination_new
-        self.arriving: dict[Namespace, Fragment] = {}
-        self.complete: dict[Namespace, Fragment] = {}
-        self.compared: dict[Namespace, FragmentPart] = {}
-
-    def release(self) -> None:
-        """The migration was rolled back: nobody looks at what has arrived."""
-        for fragment in (*self.arriving.values(), *self.complete.values()):
-            fragment.store.release()
-
-    def applies_to(self, index: ReplicaIndex, version: int) -> bool:
-        """Whether a row with our index and this version is what the migration leads to."""
-        return index == self.index and version >= self.final_version
-
-    def take(self, part: FragmentPart, empty: Fragment) -> None:
-        """Take in one part.
-
-        Args:
-            part: The part.
-            empty: A new fragment of that namespace, used when the part is its first.
-
-        Raises:
-            SerializationError: Damaged, or out of order.
-        """
-        namespace = part.namespace
-        if part.last and not part.first and not part.data and namespace not in self.arriving:
-            self.compared[namespace] = part
-            return
-        if part.first:
-            self.arriving[namespace] = empty
-            self.complete.pop(namespace, None)
-        fragment = self.arriving.get(namespace)
-        if fragment is None:
-            raise SerializationError(f"a piece of {namespace} came before its first piece")
-        fragment.store.ingest_chunk(part.data)
-        if part.last:
-            fragment.install(part.vector, self.index)
-            self.complete[namespace] = self.arriving.pop(namespace)
-
-
 def in_step(fragment: Fragment | None, vector: Vector, index: int) -> bool:
     """Whether a replica at ``index`` holds what a primary with this vector holds."""
     if fragment is None:
@@ -566,24 +344,3 @@ def in_step(fragment: Fragment | None, vector: Vector, index: int) -> bool:
         and same_lineage
         and agree_from(fragment.counters(), tuple(vector.counters), slot)
     )
-
-
-def same_migration(staging: Staging | None, migration: MigrationInfo) -> bool:
-    """Whether the staged migration is this one."""
-    return staging is not None and staging.migration.id == migration.id
-
-
-def check_parts(parts: Sequence[FragmentPart]) -> None:
-    """Refuse parts that no primary makes: settings out of range, vectors of a wrong length.
-
-    Raises:
-        SerializationError: A part is malformed.
-    """
-    for part in parts:
-        sync, asynchronous = part.settings
-        if min(sync, asynchronous) < 0 or sync + asynchronous > BACKUP_COUNT_MAX:
-            raise SerializationError(f"{part.namespace} has impossible backup counts")
-        if len(part.vector.counters) != len(ZERO) or len(part.vector.base) != len(ZERO):
-            raise SerializationError(f"{part.namespace} has a vector of a wrong length")
-        if part.generation < 0:
-            raise SerializationError(f"{part.namespace} has an impossible generation")

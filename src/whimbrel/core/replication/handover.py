@@ -14,18 +14,19 @@ each partition; the rows themselves are decided elsewhere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
+from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.core.messages import Message, StandingAnswered, StandingRequested
+from whimbrel.core.messages import StandingAnswered, StandingRequested
 from whimbrel.core.model import Standing
+from whimbrel.core.replication.backups_out import BackupsOut
+from whimbrel.core.replication.doubts import Doubts
+from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import FAILED_STALE, FAILED_TIMEOUT, PendingReply
-
-if TYPE_CHECKING:
-    from whimbrel.core.replication.dataplane import DataPlane
-    from whimbrel.core.replication.fragments import PartitionReplica
 
 HANDOVER: Final = "replication.handover"
 UNEXPLAINED: Final = -1
@@ -44,9 +45,17 @@ class _Refused(msgspec.Struct, eq=False):
 class Handovers:
     """The refused writes of one member, until each is decided."""
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
-        self._ctx = plane.ctx
+    def __init__(
+        self,
+        ctx: Context,
+        partitions: Sequence[PartitionReplica],
+        outgoing: BackupsOut,
+        doubts: Doubts,
+    ) -> None:
+        self._ctx = ctx
+        self._partitions = partitions
+        self._outgoing = outgoing
+        self._doubts = doubts
         self._losses: dict[PartitionId, int] = {}
         """Partitions that were ours once: the version of the row by which a planned move made
         another member the primary, or UNEXPLAINED."""
@@ -54,7 +63,7 @@ class Handovers:
 
     def is_planned(self, pid: PartitionId) -> bool:
         """Whether the present primary got all our writes of the partition by a planned move."""
-        return self._losses.get(pid) == self._plane.partitions[pid].primary_since
+        return self._losses.get(pid) == self._partitions[pid].primary_since
 
     # -- what happens ---------------------------------------------------------------------
 
@@ -93,7 +102,7 @@ class Handovers:
 
     def _look(self, pid: PartitionId) -> None:
         """Decide what can be decided about a partition; ask about the rest."""
-        partition = self._plane.partitions[pid]
+        partition = self._partitions[pid]
         waiting = self._refused[pid]
         if partition.is_primary and pid not in self._losses:
             return  # the row that explains it is on its way to us
@@ -108,7 +117,7 @@ class Handovers:
             if is_backup:
                 left.append(one)
             else:
-                self._settle(one)
+                one.reply.release(self._outgoing.completed)
         self._keep(pid, left)
         if left and not self._ctx.is_armed(HANDOVER):
             self._ctx.arm(HANDOVER, 0)
@@ -119,18 +128,10 @@ class Handovers:
         else:
             del self._refused[pid]
 
-    def _settle(self, one: _Refused) -> None:
-        """The copy that the reply waits for exists, or is no longer asked for."""
-        reply = one.reply
-        reply.released += 1
-        reply.remaining -= 1
-        if reply.remaining == 0:
-            self._plane.completed.append(reply)
-
     def _fail(self, one: _Refused, reason: str) -> bool:
         failed = one.reply.fail(reason)
         if failed:
-            self._plane.completed.append(one.reply)
+            self._outgoing.completed.append(one.reply)
         return failed
 
     # -- asking and answering -------------------------------------------------------------
@@ -141,44 +142,42 @@ class Handovers:
         for pid, waiting in self._refused.items():
             if not self.is_planned(pid):
                 continue
-            since = self._plane.partitions[pid].primary_since
+            since = self._partitions[pid].primary_since
             for member in dict.fromkeys(one.member for one in waiting):
                 self._ctx.send(member, StandingRequested(pid, since))
                 asked = True
         if asked:
             self._ctx.arm(HANDOVER, ASK_US)
 
-    def on_message(self, sender: MemberId, message: Message) -> None:
-        """A question about our standing, or the answer to one."""
-        if isinstance(message, StandingRequested):
-            if 0 <= message.partition_id < len(self._plane.partitions):
-                standing = self._standing(message)
-                answer = StandingAnswered(message.partition_id, message.primary_since, standing)
-                self._ctx.send(sender, answer)
-        elif isinstance(message, StandingAnswered):
-            self._told(sender, message)
+    def standing_requested(self, sender: MemberId, asked: StandingRequested) -> None:
+        """A former primary asks how we stand."""
+        if 0 <= asked.partition_id < len(self._partitions):
+            standing = self._standing(asked)
+            answer = StandingAnswered(asked.partition_id, asked.primary_since, standing)
+            self._ctx.send(sender, answer)
 
     def _standing(self, asked: StandingRequested) -> Standing:
         """Whether we have all that the primary since that row has."""
-        partition = self._plane.partitions[asked.partition_id]
+        partition = self._partitions[asked.partition_id]
         if partition.primary_since > asked.primary_since:
             return Standing.OVERTAKEN
         is_backup = partition.index > 0 and partition.primary_since == asked.primary_since
         is_known = is_backup and partition.is_confirmed and partition.has_data
-        if is_known and not self._plane.anti_entropy.is_doubted(partition):
+        if is_known and not self._doubts.is_doubted(partition):
             return Standing.IN_STEP
         return Standing.BEHIND
 
-    def _told(self, sender: MemberId, told: StandingAnswered) -> None:
+    def standing_told(self, sender: MemberId, told: StandingAnswered) -> None:
+        """How a backup that has refused writes of ours stands."""
         pid = told.partition_id
         waiting = self._refused.get(pid)
         if waiting is None or not self.is_planned(pid) or told.standing is Standing.BEHIND:
             return
-        if self._plane.partitions[pid].primary_since != told.primary_since:
+        if self._partitions[pid].primary_since != told.primary_since:
             return
         for one in waiting:
             if one.member == sender and told.standing is Standing.IN_STEP:
-                self._settle(one)
+                one.reply.release(self._outgoing.completed)
             elif one.member == sender:
                 self._fail(one, FAILED_STALE)
         self._keep(pid, [one for one in waiting if one.member != sender])

@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.replication.fragments import Fragment
 from whimbrel.errors import ProtocolError
 
 FRAME: Final = struct.Struct("<QIQI")
@@ -57,10 +56,13 @@ class PendingReply(msgspec.Struct, eq=False, gc=False):
             They count as done; a backup-aware client must be told this many acknowledgements.
         owner: The serving layer's: whose reply it is.
         payload: The serving layer's: the encoded reply.
+        ack_to: Client uuid (16 bytes) and correlation (8, little-endian) that the synchronous
+            backups tell when they have applied the change; empty for nobody.
         partition_id: The partition written to.
     """
 
     owner: object = None
+    ack_to: bytes = b""
     payload: object = None
     remaining: int = 0
     failed: str = ""
@@ -75,6 +77,17 @@ class PendingReply(msgspec.Struct, eq=False, gc=False):
         self.failed = reason
         return True
 
+    def release(self, completed: list[PendingReply]) -> None:
+        """Wait for one acknowledgement less: nobody is asked for it any more."""
+        self.released += 1
+        self.remaining -= 1
+        if self.remaining == 0:
+            completed.append(self)
+
+
+Reply = PendingReply | None
+"""Who waits for the backups of a change; None for nobody."""
+
 
 class Frame(msgspec.Struct, eq=False):
     """Operations of one turn for one target."""
@@ -82,7 +95,7 @@ class Frame(msgspec.Struct, eq=False):
     sequence: int
     body: bytes
     count: int
-    replies: list[PendingReply | None]
+    replies: list[Reply]
     sent_us: int
 
 
@@ -98,26 +111,16 @@ class Outbox:
     """
 
     __slots__ = (
-        "acknowledged",
-        "bytes_in_flight",
-        "frames",
-        "in_flight",
-        "incarnation",
-        "is_up",
-        "member",
-        "must_resend",
-        "operations",
-        "replies",
-        "sequence",
-        "stream",
-    )
+        "acknowledged", "bytes_in_flight", "frames", "in_flight", "incarnation", "is_up",
+        "member", "must_resend", "operations", "replies", "sequence", "stream",
+    )  # fmt: skip
 
     def __init__(self, member: MemberId, incarnation: int, stream: int) -> None:
         self.member = member
         self.incarnation = incarnation
         self.stream = stream
         self.operations: list[bytes] = []
-        self.replies: list[PendingReply | None] = []
+        self.replies: list[Reply] = []
         self.frames: deque[Frame] = deque()
         self.sequence = 0
         self.acknowledged = 0
@@ -127,6 +130,11 @@ class Outbox:
         self.must_resend = False
 
     # -- sending --------------------------------------------------------------------------
+
+    def follow(self, _fragment: object, _operation: bytes, record: bytes) -> None:
+        """Send a change for which nobody waits."""
+        self.operations.append(record)
+        self.replies.append(None)
 
     def take(self, now_us: int) -> list[bytes]:
         """Close this turn's frames; the payloads to send now, in order.
@@ -158,27 +166,19 @@ class Outbox:
         operations, replies = self.operations, self.replies
         self.operations, self.replies = [], []
         self.in_flight += len(operations)
-        total = sum(map(len, operations))
-        self.bytes_in_flight += total
-        if total <= FRAME_BYTES_TARGET:
-            return [self._add_frame(operations, replies, now_us)]
+        self.bytes_in_flight += sum(map(len, operations))
         start, size = 0, 0
         fresh: list[Frame] = []
         for position, operation in enumerate(operations):
             size += len(operation)
             if size >= FRAME_BYTES_TARGET or position + 1 == len(operations):
                 stop = position + 1
-                fresh.append(self._add_frame(operations[start:stop], replies[start:stop], now_us))
+                self.sequence += 1
+                body, waiting = b"".join(operations[start:stop]), replies[start:stop]
+                fresh.append(Frame(self.sequence, body, stop - start, waiting, now_us))
                 start, size = stop, 0
+        self.frames.extend(fresh)
         return fresh
-
-    def _add_frame(
-        self, operations: list[bytes], replies: list[PendingReply | None], now_us: int
-    ) -> Frame:
-        self.sequence += 1
-        frame = Frame(self.sequence, b"".join(operations), len(operations), replies, now_us)
-        self.frames.append(frame)
-        return frame
 
     def _payload(self, frame: Frame) -> bytes:
         head = _pack_frame(self.incarnation, self.stream, frame.sequence, frame.count)
@@ -236,10 +236,6 @@ class Outbox:
                 break
         return None
 
-    def request_again(self) -> None:
-        """The receiver saw a gap: send what it has not acknowledged once more."""
-        self.must_resend = True
-
     # -- not being answered ---------------------------------------------------------------
 
     def release(self, partition_id: int | None, completed: list[PendingReply]) -> None:
@@ -248,10 +244,7 @@ class Outbox:
         The member left, or its replica was taken over by another that has got all the data.
         """
         for reply in self._take_waiting(partition_id):
-            reply.released += 1
-            reply.remaining -= 1
-            if reply.remaining == 0:
-                completed.append(reply)
+            reply.release(completed)
 
     def disown(self, partition_id: int, completed: list[PendingReply]) -> None:
         """Nobody can tell what became of the writes of a partition: their replies fail."""
@@ -302,40 +295,27 @@ class Inbox:
     """What came from one sender: its stream, the next frame expected, what is owed in return.
 
     Attributes:
-        heads: Operation heads that were checked, and the fragment they lead to; the data plane
-            forgets them whenever a row, a lineage or a fragment changes.
         refusals: (sequence, position, reason) since the last ``take_acks``.
         owed: (incarnation, stream, sequence, gap flag) of acknowledgements not taken yet.
     """
 
     __slots__ = (
-        "_gap_told",
-        "_refused",
-        "applied",
-        "heads",
-        "incarnation",
-        "owed",
-        "refusals",
-        "stream",
-    )
+        "_gap_told", "_refused", "applied", "incarnation", "owed", "refusals", "stream",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.incarnation = 0
         self.stream = 0
         self.applied = 0
-        self.heads: dict[bytes, Fragment] = {}
         self.refusals: list[tuple[int, int, int]] = []
         self._refused: deque[tuple[int, int, int]] = deque(maxlen=REFUSALS_MAX)
         self.owed: list[tuple[int, int, int, int]] = []
         self._gap_told = -1
 
     def admit(self, payload: bytes) -> tuple[int, int] | None:
-        """Read a frame's head.
+        """Its sequence and number of operations when a frame is the next one and to be applied.
 
-        Returns:
-            (sequence, number of operations) when the frame is the next one and is to be applied;
-            None for a repeated frame, which is acknowledged again, and for one that comes too
-            early, whose sender is asked to repeat.
+        A repeated frame is acknowledged again; one that comes too early is asked for again.
 
         Raises:
             ProtocolError: The head is cut off.
@@ -406,21 +386,17 @@ class Inbox:
         return payloads
 
 
-class AcksRead:
-    """A decoded ACKS payload."""
+def read_acks(payload: bytes) -> tuple[int, int, int, int, list[tuple[int, int]]]:
+    """Incarnation, stream, last sequence applied, gap flag, (sequence, position) of refusals.
 
-    __slots__ = ("gap", "incarnation", "refusals", "sequence", "stream")
-
-    def __init__(self, payload: bytes) -> None:
-        """Decode.
-
-        Raises:
-            ProtocolError: The payload is cut off or too long.
-        """
-        if len(payload) < ACKS.size:
-            raise ProtocolError("an acknowledgement ends within its head")
-        self.incarnation, self.stream, self.sequence, gap, count = ACKS.unpack_from(payload)
-        self.gap = gap != 0
-        if count > REFUSALS_MAX or len(payload) != ACKS.size + count * REFUSAL.size:
-            raise ProtocolError("an acknowledgement does not have the length it announces")
-        self.refusals = list(REFUSAL.iter_unpack(payload[ACKS.size :]))
+    Raises:
+        ProtocolError: The payload is cut off or too long.
+    """
+    if len(payload) < ACKS.size:
+        raise ProtocolError("an acknowledgement ends within its head")
+    *head, count = ACKS.unpack_from(payload)
+    if count > REFUSALS_MAX or len(payload) != ACKS.size + count * REFUSAL.size:
+        raise ProtocolError("an acknowledgement does not have the length it announces")
+    refusals = [entry[:2] for entry in REFUSAL.iter_unpack(payload[ACKS.size :])]
+    incarnation, stream, sequence, gap = head
+    return incarnation, stream, sequence, gap, refusals

@@ -7,56 +7,79 @@ FN-7, FN-9). Decides nothing about rows; the migration room calls in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from whimbrel.core.check import check
+from whimbrel.core.context import Context
+from whimbrel.core.effects import PartitionReleased
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import FragmentPart
 from whimbrel.core.model import MigrationInfo
-from whimbrel.core.replication.fragments import (
-    Fragment,
-    FragmentExport,
-    PartitionReplica,
-    Staging,
-    check_parts,
-    in_step,
-    same_migration,
-)
+from whimbrel.core.replication.anti_entropy import AntiEntropy
+from whimbrel.core.replication.backups_out import BackupsOut
+from whimbrel.core.replication.doubts import Doubts
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica, in_step
+from whimbrel.core.replication.handover import Handovers
+from whimbrel.core.replication.holdings import Holdings
+from whimbrel.core.replication.primary_recovery import PrimaryRecovery
+from whimbrel.core.replication.shortage import Shortage
+from whimbrel.core.replication.syncs import Syncs
+from whimbrel.core.replication.transfer import FragmentExport, Shadows
 from whimbrel.core.replication.vectors import take_over_lineage
 from whimbrel.errors import SerializationError
-
-if TYPE_CHECKING:
-    from whimbrel.core.replication.dataplane import DataPlane
 
 DRAIN_POLLS_MAX = 200
 """How often a migration asks whether backups under way have arrived before it goes on anyway."""
 
 
 class Roles:
-    """The migration room's side of the data plane."""
+    """The migration room's side of the data plane: implements ``ports.FragmentHost``."""
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
-        self._ctx = plane.ctx
-        self._staged: dict[PartitionId, Staging] = {}
-        self._outgoing: dict[PartitionId, MigrationInfo] = {}
+    def __init__(
+        self,
+        ctx: Context,
+        holdings: Holdings,
+        outgoing: BackupsOut,
+        shortage: Shortage,
+        doubts: Doubts,
+        anti_entropy: AntiEntropy,
+        syncs: Syncs,
+        recovery: PrimaryRecovery,
+        handovers: Handovers,
+    ) -> None:
+        self._ctx = ctx
+        self._holdings = holdings
+        self._outgoing = outgoing
+        self._shortage = shortage
+        self._doubts = doubts
+        self._anti_entropy = anti_entropy
+        self._syncs = syncs
+        self._recovery = recovery
+        self._handovers = handovers
+        self._staged: dict[PartitionId, tuple[MigrationInfo, Shadows]] = {}
+        """What arrives for a migration, apart from what is held until it is decided."""
+        self._copied: dict[PartitionId, MigrationInfo] = {}
 
     # -- source ---------------------------------------------------------------------------
 
     def begin_source(self, migration: MigrationInfo) -> None:
         """Writes wait from now on: what is done by now goes along with the copy."""
-        self._outgoing[migration.partition_id] = migration
+        self._holdings.partitions[migration.partition_id].set_migrating(True)
+        self._copied[migration.partition_id] = migration
 
     def end_source(self, partition_id: PartitionId) -> None:
-        """The migration is decided here; safe to call twice."""
-        self._outgoing.pop(partition_id, None)
+        """The migration is decided here, parked requests hear of it; safe to call twice."""
+        self._copied.pop(partition_id, None)
+        partition = self._holdings.partitions[partition_id]
+        if partition.migrating:
+            partition.set_migrating(False)
+            self._ctx.emit(PartitionReleased(partition_id))
 
     def _is_handed_over(self, pid: PartitionId, before: Row, after: Row, version: int) -> bool:
         """Whether a row is the success of the migration that makes another member the primary.
 
         Only that success can have made this version (ADL-24): the new primary has our copy.
         """
-        migration = self._outgoing.get(pid)
+        migration = self._copied.get(pid)
         if migration is None or version != migration.final_version:
             return False
         return migration.step.apply(before) == after
@@ -77,7 +100,7 @@ class Roles:
         check(step.destination is not None and new >= 0, "an export has a destination")
         copied: list[Fragment] = []
         verified: list[Fragment] = []
-        for fragment in self._plane.partitions[migration.partition_id].fragments.values():
+        for fragment in self._holdings.partitions[migration.partition_id].fragments.values():
             if fragment.backup_count >= new:
                 held = NO_INDEX < current <= fragment.backup_count
                 (verified if held else copied).append(fragment)
@@ -85,13 +108,12 @@ class Roles:
 
     def open_export(self, migration: MigrationInfo) -> FragmentExport:
         """A cursor over what the destination needs; begins when older backups have arrived."""
-        plane = self._plane
-        partition = plane.partitions[migration.partition_id]
+        partition = self._holdings.partitions[migration.partition_id]
         copied, verified = self._needed(migration)
         drains = []
         if copied or verified:
             for _, member in partition.backups:
-                outbox = plane.outboxes.get(member)
+                outbox = self._outgoing.outboxes.get(member)
                 if outbox is not None:
                     drains.append((outbox, outbox.sequence + bool(outbox.operations)))
         return FragmentExport(
@@ -106,11 +128,16 @@ class Roles:
 
     def begin_destination(self, migration: MigrationInfo) -> None:
         """Stage what will arrive; beginning the same migration again changes nothing."""
-        before = self._staged.get(migration.partition_id)
-        if not same_migration(before, migration):
-            if before is not None:
-                before.release()
-            self._staged[migration.partition_id] = Staging(migration)
+        pid = migration.partition_id
+        if self._find(migration) is None:
+            self._release(pid)
+            shadows = Shadows(self._holdings, pid, migration.step.destination_new)
+            self._staged[pid] = (migration, shadows)
+
+    def _find(self, migration: MigrationInfo) -> Shadows | None:
+        """What is staged for this migration."""
+        staged = self._staged.get(migration.partition_id)
+        return staged[1] if staged is not None and staged[0].id == migration.id else None
 
     def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
         """Take parts into the staging area; live fragments are not touched.
@@ -119,42 +146,42 @@ class Roles:
             SerializationError: A part is damaged, out of order or for another migration; or a
                 namespace that we hold and are to become primary of is not in step.
         """
-        pid = migration.partition_id
-        staging = self._staged.get(pid)
-        if staging is None or not same_migration(staging, migration):
+        shadows = self._find(migration)
+        if shadows is None:
             raise SerializationError(f"no migration {migration.id} is being received")
-        check_parts(parts)
-        partition = self._plane.partitions[pid]
-        for part in parts:
-            staging.take(part, self._plane.new_fragment(pid, part.namespace, part))
-            if self._plane.is_destroyed(part.namespace, part.generation):
+        partition = self._holdings.partitions[migration.partition_id]
+        for part, shadow in shadows.take(parts):
+            if shadow is not None or shadows.index:
                 continue
-            if staging.index == 0 and part.namespace in staging.compared:
-                held = partition.fragments.get(part.namespace)
-                if not in_step(held, part.vector, partition.index):
-                    raise SerializationError(f"our replica of {part.namespace} is not in step")
+            held = partition.fragments.get(part.namespace)
+            is_destroyed = self._holdings.is_destroyed(part.namespace, part.generation)
+            if not is_destroyed and not in_step(held, part.vector, partition.index):
+                raise SerializationError(f"our replica of {part.namespace} is not in step")
 
     def rollback_destination(self, migration: MigrationInfo) -> None:
         """Forget what was staged (ADL-43, ADL-74); the row that follows decides what we keep."""
-        staging = self._staged.get(migration.partition_id)
-        if staging is not None and same_migration(staging, migration):
-            del self._staged[migration.partition_id]
-            staging.release()
+        if self._find(migration) is not None:
+            self._release(migration.partition_id)
+
+    def _release(self, pid: PartitionId) -> None:
+        """Nobody looks any more at what was staged and is not held."""
+        staged = self._staged.pop(pid, None)
+        if staged is not None:
+            staged[1].give_up()
 
     # -- rows -----------------------------------------------------------------------------
 
     def row_changed(self, partition_id: PartitionId, before: Row, after: Row, version: int) -> None:
         """Take the role that the row gives us; see ``ports.FragmentHost``."""
-        plane = self._plane
-        partition = plane.partitions[partition_id]
+        partition = self._holdings.partitions[partition_id]
         was, was_primary = partition.index, partition.is_primary
         former_backups = [member for member in before[1:] if member is not None]
         index = index_in(after, self._ctx.id)
-        plane.refills.row_coming(partition, index)
-        plane.shortage.close(partition)
+        self._recovery.row_coming(partition, index)
+        self._shortage.close(partition)
         partition.take_row(after, version, index)
-        plane.forget_heads()
-        plane.anti_entropy.cancel_partition(partition_id)
+        self._holdings.forget_heads()
+        self._syncs.row_changed(partition_id)
         installed = self._install(partition)
         self._drop_beyond(partition)
         if index > 0:
@@ -162,38 +189,37 @@ class Roles:
                 fragment.become_backup(index)
         elif partition.is_primary and not was_primary:
             self._take_over(partition, promoted=was > 0 and not installed)
-        plane.anti_entropy.role_taken(partition)
-        plane.refresh_targets(partition)
+        self._anti_entropy.role_taken(partition)
+        self._outgoing.refresh_targets(partition)
         if was_primary and not partition.is_primary:
             planned = self._is_handed_over(partition_id, before, after, version)
-            plane.handovers.primary_lost(partition, planned=planned)
+            self._handovers.primary_lost(partition, planned=planned)
         if was_primary:
             self._release_former(partition, former_backups)
-        plane.handovers.row_changed(partition)
-        plane.anti_entropy.start()
+        self._handovers.row_changed(partition)
+        self._anti_entropy.start()
 
     def _install(self, partition: PartitionReplica) -> bool:
         """Bring staged fragments to life when this row is what their migration led to."""
-        staging = self._staged.get(partition.pid)
-        if staging is None or not staging.applies_to(partition.index, partition.version):
+        migration, shadows = self._staged.get(partition.pid, (None, None))
+        if migration is None or shadows is None or partition.index != shadows.index:
             return False
-        del self._staged[partition.pid]
-        plane = self._plane
-        for namespace, fragment in staging.complete.items():
-            plane.anti_entropy.forget(partition.pid, namespace)
-            plane.hold(partition, fragment)
-        for namespace, part in staging.compared.items():
-            if plane.is_destroyed(namespace, part.generation):
+        if partition.version < migration.initial_version + migration.step.increment:
+            return False
+        for namespace in list(shadows.whole):
+            self._holdings.hold(partition, shadows.whole.pop(namespace))
+        self._release(partition.pid)
+        for namespace, part in shadows.compared.items():
+            if self._holdings.is_destroyed(namespace, part.generation):
                 continue
             held = partition.fragments.get(namespace)
             if held is None or held.generation != part.generation:
-                held = plane.new_fragment(partition.pid, namespace, part)
-                plane.hold(partition, held)
+                held = self._holdings.make(partition.pid, namespace, part)
+                self._holdings.hold(partition, held)
             if in_step(held, part.vector, held.slot + 1):
                 held.install(part.vector, partition.index)
             else:
-                held.is_dirty = True
-                plane.anti_entropy.mark_dirty(held)
+                self._doubts.mark_dirty(held)
         return True
 
     def _drop_beyond(self, partition: PartitionReplica) -> None:
@@ -201,16 +227,14 @@ class Roles:
         index = partition.index
         for namespace, fragment in list(partition.fragments.items()):
             if index == NO_INDEX or fragment.backup_count < index:
-                partition.drop(namespace)
-                fragment.store.release()
-                self._plane.anti_entropy.forget(partition.pid, namespace)
+                self._holdings.discard(partition, namespace)
 
     def _take_over(self, partition: PartitionReplica, *, promoted: bool) -> None:
         """We are the primary now: count under a lineage of our own (decision 6)."""
         partition.lineage = take_over_lineage(partition.version, self._ctx.id)
-        for namespace, fragment in partition.fragments.items():
+        for fragment in partition.fragments.values():
             fragment.become_primary(partition.lineage)
-            self._plane.anti_entropy.forget(partition.pid, namespace)
+            self._doubts.forget(fragment)
             if promoted:
                 fragment.store.restart_idleness(self._ctx.wall_ms)
 
@@ -222,13 +246,16 @@ class Roles:
         reaches that backup too late it is refused (``handover``). Where no planned move explains
         that we are not the primary, a successor may have it or not.
         """
-        plane = self._plane
-        is_known = partition.is_primary or plane.handovers.is_planned(partition.pid)
+        is_known = partition.is_primary or self._handovers.is_planned(partition.pid)
         for member in former:
-            outbox = plane.outboxes.get(member)
+            outbox = self._outgoing.outboxes.get(member)
             if outbox is None or member in partition.row[1:]:
                 continue
             if is_known:
-                outbox.release(partition.pid, plane.completed)
+                outbox.release(partition.pid, self._outgoing.completed)
             else:
-                outbox.disown(partition.pid, plane.completed)
+                outbox.disown(partition.pid, self._outgoing.completed)
+
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        """See ``ports.FragmentHost``."""
+        return self._recovery.lacking

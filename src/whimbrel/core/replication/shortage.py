@@ -11,15 +11,12 @@ all the same and acknowledges it.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Namespace, PartitionId
 from whimbrel.core.replication.fragments import NOT_SHORT, Fragment, PartitionReplica
+from whimbrel.core.replication.outbox import Outbox
 from whimbrel.errors import RetryableError
-
-if TYPE_CHECKING:
-    from whimbrel.core.replication.outbox import Outbox
 
 
 class Shortage:

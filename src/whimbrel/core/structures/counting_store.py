@@ -7,9 +7,12 @@ gets a new primary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
-from whimbrel.core.structures.map_store import Bury, MapStore
+from whimbrel.core.structures.map_store import GivenUp, KeyCursor, MapStore
 from whimbrel.core.structures.record import EntryView
 
 
@@ -22,8 +25,8 @@ class CountingMapStore(MapStore):
 
     __slots__ = ("hits",)
 
-    def __init__(self, bury: Bury | None = None) -> None:
-        super().__init__(bury)
+    def __init__(self, free: Callable[[GivenUp], None] | None = None) -> None:
+        super().__init__(free)
         self.hits: dict[bytes, int] = {}
 
     def get(self, key: bytes, now_ms: int) -> bytes | None:
@@ -50,7 +53,19 @@ class CountingMapStore(MapStore):
         self.hits.pop(key, None)
         return super().remove(key)
 
-    def clear(self) -> bytes:
-        """See ``MapStore.clear``."""
-        self.hits.clear()
-        return super().clear()
+    def export(self, cursor: KeyCursor, bytes_max: int) -> tuple[bytes, int, bool]:
+        """See ``MapStore.export``; with the hits of its entries."""
+        keys, begin = cursor.keys, cursor.position
+        chunk, count, last = super().export(cursor, bytes_max)
+        cursor.hits = tuple(self.hits.get(key, 0) for key in keys[begin : begin + count])
+        return chunk, count, last
+
+    def release(self) -> GivenUp | None:
+        """See ``MapStore.release``."""
+        given = super().release()
+        if given is not None:
+            self.hits = {}
+        return given
+
+    def _tables(self) -> tuple[dict[bytes, Any], ...]:
+        return *super()._tables(), self.hits

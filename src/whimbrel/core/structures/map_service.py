@@ -6,17 +6,19 @@ nothing of clients, their protocol or routing: the serving layer finds the parti
 take the partitions to look at; which those are, and that each counts once, is the caller's affair,
 and so is telling listeners once when several members have cleared their share of a map.
 
-Before a change the serving layer sets ``plane.reply`` and ``plane.ack_to`` (or leaves None and
-empty); after it ``reply.remaining`` says how many acknowledgements will come. ``put_all`` waits
-with its last entry only: backups are acknowledged in order.
+After a change its ``reply``, if anybody waits, says in ``remaining`` how many acknowledgements will
+come. ``put_all`` waits with its last entry only: backups are acknowledged in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from whimbrel.core.ids import Namespace, namespace_of
+from whimbrel.core.ids import namespace_of
+from whimbrel.core.replication.dataplane import DataPlane
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.core.replication.outbox import PendingReply, Reply
 from whimbrel.core.structures.counting_store import CountingMapStore
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import (
@@ -31,13 +33,8 @@ from whimbrel.core.structures.record import (
     split_key,
     stored_key,
 )
-from whimbrel.errors import RetryableError, UsageError
+from whimbrel.errors import UsageError
 from whimbrel.serialization.data import DATA_HEADER_BYTES
-
-if TYPE_CHECKING:
-    from whimbrel.core.replication.dataplane import DataPlane
-    from whimbrel.core.replication.fragments import Fragment, PartitionReplica
-    from whimbrel.core.replication.outbox import PendingReply
 
 SERVICE: Final = "map"
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -75,20 +72,21 @@ class MapService:
     """
 
     def __init__(self, plane: DataPlane) -> None:
-        self.plane = plane
+        self._holdings = plane.holdings
+        self._outgoing = plane.outgoing
         self.listened: dict[str, int] = {}
         self.events: list[Event] = []
         self.expired = 0
         self._ctx = plane.ctx
         self._limits: dict[str, tuple[int, int]] = {}
         self._sweep_at = 0
-        plane.register(SERVICE, self._new_store, self._backup_counts)
+        self._holdings.register(SERVICE, self._new_store, self._backup_counts)
 
     def _new_store(self, name: str) -> MapStore:
         """An empty store; one that counts reads where the merge policy compares them."""
         if self._ctx.settings.map_settings(name).merge_policy == "HigherHits":
-            return CountingMapStore(self.plane.remains.bury)
-        return MapStore(self.plane.remains.bury)
+            return CountingMapStore(self._holdings.deferred.take)
+        return MapStore(self._holdings.deferred.take)
 
     def _backup_counts(self, name: str) -> tuple[int, int]:
         settings = self._ctx.settings.map_settings(name)
@@ -133,7 +131,7 @@ class MapService:
         store = self._store(partition, name)
         return None if store is None else store.entry_view(stored_key(key), self._ctx.wall_ms)
 
-    # -- changing one key -----------------------------------------------------------------
+    # -- changing one key ------------------------------------------------------------------
 
     def put(
         self,
@@ -141,17 +139,12 @@ class MapService:
         name: str,
         key: bytes,
         value: bytes,
+        reply: Reply,
         ttl_ms: int = DEFAULT_SPAN,
         max_idle_ms: int = DEFAULT_SPAN,
     ) -> bytes | None:
-        """Store a value; the former one or None.
-
-        Raises:
-            RetryableError: We are not the primary, or the partition is migrating.
-            OverloadedError: A backup cannot keep up.
-            UsageError: The entry is too large or the key is no serialized object.
-        """
-        old = self._write(partition, name, key, value, ttl_ms, max_idle_ms)
+        """Store a value; the former one or None. Errors are those of ``set``."""
+        old = self.set(partition, name, key, value, reply, ttl_ms, max_idle_ms)
         return None if old is None else old[RECORD_BYTES:]
 
     def set(
@@ -160,28 +153,47 @@ class MapService:
         name: str,
         key: bytes,
         value: bytes,
+        reply: Reply,
         ttl_ms: int = DEFAULT_SPAN,
         max_idle_ms: int = DEFAULT_SPAN,
-    ) -> None:
-        """Store a value; as ``put``, without the former one."""
-        self._write(partition, name, key, value, ttl_ms, max_idle_ms)
+    ) -> bytes | None:
+        """Store a value and tell; the former record or None. The path of every put.
 
-    def put_transient(
-        self,
-        partition: PartitionReplica,
-        name: str,
-        key: bytes,
-        value: bytes,
-        ttl_ms: int = DEFAULT_SPAN,
-        max_idle_ms: int = DEFAULT_SPAN,
-    ) -> None:
-        """Store a value; no map store is behind our maps, so this is ``set``."""
-        self._write(partition, name, key, value, ttl_ms, max_idle_ms)
-
-    def try_put(self, partition: PartitionReplica, name: str, key: bytes, value: bytes) -> bool:
-        """Store a value; always True, because nothing here makes a write wait for another."""
-        self._write(partition, name, key, value, DEFAULT_SPAN, DEFAULT_SPAN)
-        return True
+        Raises:
+            RetryableError: We are not the primary, or the partition is migrating.
+            OverloadedError: A backup cannot keep up.
+            UsageError: The entry is too large or the key is no serialized object.
+        """
+        if len(key) + len(value) > ENTRY_BYTES_MAX:
+            raise too_large(key, value)
+        fragment = partition.maps.get(name)
+        if fragment is None or not partition.writable or self._outgoing.must_ask:
+            self._outgoing.admit(partition, name)
+            fragment = self._holdings.begin(partition, namespace_of(SERVICE, name))
+        store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
+        now_ms = self._ctx.wall_ms
+        key_hash = b""
+        if len(key) < DATA_HEADER_BYTES or not key.startswith(ORDINARY_KEY):
+            key_hash, stored = split_key(key)
+        else:
+            stored = key[SHORT_AT:]
+        timing = b""
+        limits = self._limits.get(name) or self._find_limits(name)
+        if ttl_ms > 0 or max_idle_ms > 0 or limits != NO_LIMITS:
+            timing = make_timing(
+                limits[0] if ttl_ms < 0 else ttl_ms,
+                limits[1] if max_idle_ms < 0 else max_idle_ms,
+                now_ms,
+            )
+        if store.timings:
+            self._reap(partition, fragment, stored)
+        old, operation = store.put(stored, value, now_ms, timing, key_hash)
+        self._holdings.change(partition, fragment, operation, reply)
+        if self.listened and self.listened.get(name):
+            flag = ADDED if old is None else UPDATED
+            former = None if old is None else old[RECORD_BYTES:]
+            self.events.append((name, flag, store.key_data(stored), value, former))
+        return old
 
     def put_if_absent(
         self,
@@ -189,76 +201,82 @@ class MapService:
         name: str,
         key: bytes,
         value: bytes,
+        reply: Reply,
         ttl_ms: int = DEFAULT_SPAN,
         max_idle_ms: int = DEFAULT_SPAN,
     ) -> bytes | None:
         """Store a value unless there is one: that one is returned, None when stored."""
-        self._admit(partition, name)
+        self._outgoing.admit(partition, name)
         present = self.get(partition, name, key)
         if present is None:
-            self._write(partition, name, key, value, ttl_ms, max_idle_ms)
+            self.set(partition, name, key, value, reply, ttl_ms, max_idle_ms)
         return present
 
     def replace(
-        self, partition: PartitionReplica, name: str, key: bytes, value: bytes
+        self, partition: PartitionReplica, name: str, key: bytes, value: bytes, reply: Reply
     ) -> bytes | None:
         """Store a value only where there is one: the former one, None when nothing was there."""
-        self._admit(partition, name)
+        self._outgoing.admit(partition, name)
         if self.get(partition, name, key) is None:
             return None
-        return self.put(partition, name, key, value)
+        return self.put(partition, name, key, value, reply)
 
     def replace_if_same(
-        self, partition: PartitionReplica, name: str, key: bytes, expected: bytes, value: bytes
+        self,
+        partition: PartitionReplica,
+        name: str,
+        key: bytes,
+        expected: bytes,
+        value: bytes,
+        reply: Reply,
     ) -> bool:
         """Store a value only where the present one equals ``expected``."""
-        self._admit(partition, name)
-        present = self.get(partition, name, key)
-        if present is None or not same_value(present, expected):
-            return False
-        self._write(partition, name, key, value, DEFAULT_SPAN, DEFAULT_SPAN)
-        return True
+        is_same = self._is_same(partition, name, key, expected)
+        if is_same:
+            self.set(partition, name, key, value, reply)
+        return is_same
 
-    def remove(self, partition: PartitionReplica, name: str, key: bytes) -> bytes | None:
-        """Remove a key; its value or None."""
-        return self._remove(partition, name, key, REMOVED)
-
-    def delete(self, partition: PartitionReplica, name: str, key: bytes) -> bool:
-        """Remove a key; whether it was there."""
-        return self._remove(partition, name, key, REMOVED) is not None
-
-    def try_remove(self, partition: PartitionReplica, name: str, key: bytes) -> bool:
-        """Remove a key; whether it was there."""
-        return self._remove(partition, name, key, REMOVED) is not None
+    def remove(
+        self, partition: PartitionReplica, name: str, key: bytes, reply: Reply, flag: int = REMOVED
+    ) -> bytes | None:
+        """Remove a key, told as REMOVED or EVICTED; its value or None."""
+        self._outgoing.admit(partition, name)
+        fragment = partition.maps.get(name)
+        if fragment is None:
+            return None
+        store = cast("MapStore", fragment.store)
+        stored = stored_key(key)
+        if store.timings:
+            self._reap(partition, fragment, stored)
+        data = store.key_data(stored) if self.listened else key
+        record, operation = store.remove(stored)
+        if record is None:
+            return None
+        self._holdings.change(partition, fragment, operation, reply)
+        value = record[RECORD_BYTES:]
+        self._tell((name, flag, data, None, value))
+        return value
 
     def remove_if_same(
-        self, partition: PartitionReplica, name: str, key: bytes, expected: bytes
+        self, partition: PartitionReplica, name: str, key: bytes, expected: bytes, reply: Reply
     ) -> bool:
         """Remove a key only where its value equals ``expected``."""
-        self._admit(partition, name)
+        is_same = self._is_same(partition, name, key, expected)
+        if is_same:
+            self.remove(partition, name, key, reply)
+        return is_same
+
+    def _is_same(self, partition: PartitionReplica, name: str, key: bytes, expected: bytes) -> bool:
+        """Whether a key that may be written has this value."""
+        self._outgoing.admit(partition, name)
         present = self.get(partition, name, key)
-        if present is None or not same_value(present, expected):
-            return False
-        self._remove(partition, name, key, REMOVED)
-        return True
+        return present is not None and same_value(present, expected)
 
-    def evict(self, partition: PartitionReplica, name: str, key: bytes) -> bool:
-        """Remove a key as an eviction; whether it was there."""
-        return self._remove(partition, name, key, EVICTED) is not None
-
-    def set_ttl(self, partition: PartitionReplica, name: str, key: bytes, ttl_ms: int) -> bool:
-        """Give an entry another time to live, counted from now; its idle limit stays.
-
-        Args:
-            partition: The key's partition.
-            name: The map.
-            key: The key.
-            ttl_ms: Milliseconds; 0 for ever, DEFAULT_SPAN for the map's configured one.
-
-        Returns:
-            Whether the key is there.
-        """
-        self._admit(partition, name)
+    def set_ttl(
+        self, partition: PartitionReplica, name: str, key: bytes, ttl_ms: int, reply: Reply
+    ) -> bool:
+        """Give an entry another time to live from now on, 0 for ever; whether the key is there."""
+        self._outgoing.admit(partition, name)
         fragment = partition.maps.get(name)
         if fragment is None:
             return False
@@ -271,33 +289,28 @@ class MapService:
         operation = store.set_timing(stored, ttl_ms, idle_ms, self._ctx.wall_ms)
         if operation is None:
             return False
-        plane = self.plane
-        plane.replicate(partition, fragment, operation, plane.reply, plane.ack_to)
+        self._holdings.change(partition, fragment, operation, reply)
         return True
 
     def put_all(
-        self, partition: PartitionReplica, name: str, entries: Sequence[tuple[bytes, bytes]]
+        self,
+        partition: PartitionReplica,
+        name: str,
+        entries: Sequence[tuple[bytes, bytes]],
+        reply: Reply,
     ) -> None:
         """Store many entries of one partition; the reply waits for the last, hence for all.
 
-        Raises:
-            RetryableError: We are not the primary, or the partition is migrating.
-            OverloadedError: A backup cannot keep up.
-            UsageError: One of the entries is none that ``put`` takes; then none is stored.
+        Errors are those of ``set``; where one of the entries is wrong none is stored.
         """
-        self._admit(partition, name)
+        self._outgoing.admit(partition, name)
         for key, value in entries:
             if len(key) < DATA_HEADER_BYTES or len(key) + len(value) > ENTRY_BYTES_MAX:
                 split_key(key)
                 raise too_large(key, value)
-        plane = self.plane
-        reply, ack_to = plane.reply, plane.ack_to
-        plane.reply, plane.ack_to = None, b""
         last = len(entries) - 1
         for position, (key, value) in enumerate(entries):
-            if position == last:
-                plane.reply, plane.ack_to = reply, ack_to
-            self._write(partition, name, key, value, DEFAULT_SPAN, DEFAULT_SPAN)
+            self.set(partition, name, key, value, reply if position == last else None)
 
     def merge(
         self,
@@ -311,7 +324,7 @@ class MapService:
         """Merge one entry of a part of a split cluster; limits on its life go on as they were.
 
         Args:
-            partition: The key's partition.
+            partition: The key's partition, writable.
             name: The map.
             stored: Stored key of the entry in ``incoming``.
             incoming: Holds the merging entry.
@@ -320,12 +333,9 @@ class MapService:
 
         Returns:
             What became of the entry: a field of ``MergeCounts``.
-
-        Raises:
-            RetryableError: We are not the primary, or the partition is migrating.
         """
-        self._require_writable(partition)  # however few backups: it was acknowledged elsewhere
-        fragment = self._open(partition, name)
+        self._outgoing.admit(partition, None)
+        fragment = self._holdings.begin(partition, namespace_of(SERVICE, name))
         store = cast("MapStore", fragment.store)
         now_ms = self._ctx.wall_ms
         merging = incoming.entry_view(stored, now_ms)
@@ -342,9 +352,8 @@ class MapService:
             return "discarded"
         taken = value if not same_value(value, merging.value) else None
         operation = store.put_merged(stored, incoming, taken, now_ms)
-        self.plane.replicate(partition, fragment, operation, reply)
-        if self.listened and self.listened.get(name):
-            self.events.append((name, MERGED, store.key_data(stored), value, old))
+        self._holdings.change(partition, fragment, operation, reply)
+        self._tell((name, MERGED, store.key_data(stored), value, old))
         return "added" if old is None else "replaced"
 
     # -- whole maps -----------------------------------------------------------------------
@@ -353,56 +362,39 @@ class MapService:
         """Entries in these partitions, expired ones not counted."""
         return sum(self._size(partition, name) for partition in partitions)
 
-    def is_empty(self, partitions: Iterable[PartitionReplica], name: str) -> bool:
-        """Whether these partitions have no entry."""
-        return not any(self._size(partition, name) for partition in partitions)
-
     def key_set(self, partitions: Iterable[PartitionReplica], name: str) -> list[bytes]:
         """The keys in these partitions."""
-        return [key for key, _ in self._walk(partitions, name)]
+        return [key for key, _ in self.entries(partitions, name)]
 
     def values(self, partitions: Iterable[PartitionReplica], name: str) -> list[bytes]:
         """The values in these partitions."""
-        return [value for _, value in self._walk(partitions, name)]
+        return [value for _, value in self.entries(partitions, name)]
 
     def entries(
         self, partitions: Iterable[PartitionReplica], name: str
-    ) -> list[tuple[bytes, bytes]]:
-        """The entries in these partitions."""
-        return list(self._walk(partitions, name))
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The entries in these partitions; no change may come between."""
+        now_ms = self._ctx.wall_ms
+        for store in self._stores(partitions, name):
+            yield from store.entries(now_ms)
 
     def contains_value(
         self, partitions: Iterable[PartitionReplica], name: str, value: bytes
     ) -> bool:
         """Whether some entry in these partitions has an equal value."""
         wanted = value[HASH_BYTES:]
-        return any(found[HASH_BYTES:] == wanted for _, found in self._walk(partitions, name))
+        return any(found[HASH_BYTES:] == wanted for _, found in self.entries(partitions, name))
 
-    def clear(self, partition: PartitionReplica, name: str) -> int:
-        """Remove everything in a partition; how many entries that were."""
-        self._admit(partition, name)
+    def clear(self, partition: PartitionReplica, name: str, reply: Reply) -> int:
+        """Remove or evict everything in a partition; how many entries that were."""
+        self._outgoing.admit(partition, name)
         fragment = partition.maps.get(name)
         if fragment is None or not len(fragment.store):
             return 0
         store = cast("MapStore", fragment.store)
         count = store.size(self._ctx.wall_ms)
-        plane = self.plane
-        plane.replicate(partition, fragment, store.clear(), plane.reply, plane.ack_to)
+        self._holdings.change(partition, fragment, store.clear(), reply)
         return count
-
-    def evict_all(self, partition: PartitionReplica, name: str) -> int:
-        """Evict everything in a partition; how many entries that were."""
-        return self.clear(partition, name)
-
-    def flush(self, name: str) -> None:
-        """Write behind: there is no map store behind our maps, so nothing is ever unwritten."""
-
-    def fetch_keys(
-        self, partition: PartitionReplica, name: str, cursor: int, count: int
-    ) -> tuple[int, list[bytes]]:
-        """The next keys of a walk; see ``MapStore.scan`` for cursors (0 begins, -1 ends)."""
-        following, found = self.fetch_entries(partition, name, cursor, count)
-        return following, [key for key, _ in found]
 
     def fetch_entries(
         self, partition: PartitionReplica, name: str, cursor: int, count: int
@@ -423,7 +415,7 @@ class MapService:
 
     def destroy(self, name: str, generation: int) -> None:
         """Forget what a map held on this member before its destruction of this number."""
-        self.plane.destroy(namespace_of(SERVICE, name), generation)
+        self._holdings.destroy(namespace_of(SERVICE, name), generation)
         self._limits.pop(name, None)
 
     # -- expiry ---------------------------------------------------------------------------
@@ -431,16 +423,10 @@ class MapService:
     def sweep(self, wall_ms: int, budget: int) -> int:
         """Remove expired entries of partitions that we are the writable primary of.
 
-        One call looks at a share of the partitions and goes on with the next at the next call.
-
-        Args:
-            wall_ms: Wall clock.
-            budget: Entries to remove at most.
-
-        Returns:
-            How many were removed; each is told to listeners and backups once.
+        One call looks at a share of the partitions, removes ``budget`` entries at most and goes on
+        at the next call. Returns how many were removed; each is told to listeners and backups once.
         """
-        partitions = self.plane.partitions
+        partitions = self._holdings.partitions
         count = len(partitions)
         removed = 0
         for _ in range(min(count, max(SWEEP_PARTITIONS_MIN, -(-count // SWEEP_SHARE)))):
@@ -496,12 +482,15 @@ class MapService:
         value: bytes,
         operation: bytes,
     ) -> None:
-        self.plane.replicate(partition, fragment, operation)
+        self._holdings.change(partition, fragment, operation, None)
         self.expired += 1
-        if self.listened.get(fragment.name):
-            self.events.append((fragment.name, EXPIRED, key, None, value))
+        self._tell((fragment.name, EXPIRED, key, None, value))
 
     # -- inside ---------------------------------------------------------------------------
+
+    def _tell(self, event: Event) -> None:
+        if self.listened.get(event[0]):
+            self.events.append(event)
 
     def _store(self, partition: PartitionReplica, name: str) -> MapStore | None:
         fragment = partition.maps.get(name)
@@ -512,94 +501,6 @@ class MapService:
             fragment = partition.maps.get(name)
             if fragment is not None:
                 yield cast("MapStore", fragment.store)
-
-    def _walk(
-        self, partitions: Iterable[PartitionReplica], name: str
-    ) -> Iterator[tuple[bytes, bytes]]:
-        now_ms = self._ctx.wall_ms
-        for store in self._stores(partitions, name):
-            yield from store.entries(now_ms)
-
-    def _require_writable(self, partition: PartitionReplica) -> None:
-        if not partition.writable:
-            reason = "is migrating" if partition.is_primary else "has its primary elsewhere"
-            raise RetryableError(f"partition {partition.pid} {reason}")
-        if self.plane.must_ask:
-            self.plane.admit_write(partition)
-
-    def _admit(self, partition: PartitionReplica, name: str) -> None:
-        """Look at all reasons to refuse a client's write."""
-        self._require_writable(partition)
-        if self.plane.must_ask:
-            self.plane.shortage.admit(partition, name)
-
-    def _open(self, partition: PartitionReplica, name: str) -> Fragment:
-        """The fragment to write to, when nothing refuses it."""
-        return self.plane.fragment(partition, Namespace(f"{SERVICE}/{name}"))
-
-    def _write(
-        self,
-        partition: PartitionReplica,
-        name: str,
-        key: bytes,
-        value: bytes,
-        ttl_ms: int,
-        max_idle_ms: int,
-    ) -> bytes | None:
-        """Store, replicate and tell; the former record or None. The path of every put."""
-        plane = self.plane
-        if len(key) + len(value) > ENTRY_BYTES_MAX:
-            raise too_large(key, value)
-        fragment = partition.maps.get(name)
-        if fragment is None or not partition.writable or plane.must_ask:
-            self._admit(partition, name)
-            fragment = self._open(partition, name)
-        store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
-        now_ms = self._ctx.wall_ms
-        key_hash = b""
-        if len(key) < DATA_HEADER_BYTES or not key.startswith(ORDINARY_KEY):
-            key_hash, stored = split_key(key)
-        else:
-            stored = key[SHORT_AT:]
-        timing = b""
-        limits = self._limits.get(name) or self._find_limits(name)
-        if ttl_ms > 0 or max_idle_ms > 0 or limits != NO_LIMITS:
-            timing = make_timing(
-                limits[0] if ttl_ms < 0 else ttl_ms,
-                limits[1] if max_idle_ms < 0 else max_idle_ms,
-                now_ms,
-            )
-        if store.timings:
-            self._reap(partition, fragment, stored)
-        old, operation = store.put(stored, value, now_ms, timing, key_hash)
-        plane.replicate(partition, fragment, operation, plane.reply, plane.ack_to)
-        if self.listened and self.listened.get(name):
-            flag = ADDED if old is None else UPDATED
-            former = None if old is None else old[RECORD_BYTES:]
-            self.events.append((name, flag, store.key_data(stored), value, former))
-        return old
-
-    def _remove(
-        self, partition: PartitionReplica, name: str, key: bytes, flag: int
-    ) -> bytes | None:
-        self._admit(partition, name)
-        fragment = partition.maps.get(name)
-        if fragment is None:
-            return None
-        store = cast("MapStore", fragment.store)
-        stored = stored_key(key)
-        if store.timings:
-            self._reap(partition, fragment, stored)
-        data = store.key_data(stored) if self.listened else key
-        record, operation = store.remove(stored)
-        if record is None:
-            return None
-        plane = self.plane
-        plane.replicate(partition, fragment, operation, plane.reply, plane.ack_to)
-        value = record[RECORD_BYTES:]
-        if self.listened and self.listened.get(name):
-            self.events.append((name, flag, data, None, value))
-        return value
 
 
 def too_large(key: bytes, value: bytes) -> UsageError:

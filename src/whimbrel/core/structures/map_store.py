@@ -18,7 +18,9 @@ import heapq
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
 from zlib import crc32
 
 from whimbrel.core.structures.record import (
@@ -55,13 +57,13 @@ from whimbrel.errors import ProtocolError, SerializationError
 CHUNK_ENTRIES_MAX = 2_000
 """Entries in one chunk: small ones cost their receiver a microsecond each, whatever their bytes."""
 
+KEYS_TAKEN = 50_000
+"""Keys that a cursor lists in one step, less than a millisecond."""
 SCAN_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of keys and values after which a chunk of a scan ends, however few entries it has: an
 answer must fit into a message whatever the size of the values."""
-BURIED_MIN = 4_000
+FREED_AT_ONCE_MAX = 4_000
 """A store with more entries than this is not freed in one step."""
-Bury = Callable[[Iterable[dict[bytes, bytes]]], None]
-"""Takes dictionaries that nobody looks at any more."""
 SCAN_END = -1
 """The cursor after the last chunk."""
 SCAN_IDLE_MS = 60_000
@@ -76,6 +78,59 @@ _unpack_operation = OPERATION.unpack_from
 _CLEAR_OPERATION = OPERATION.pack(CLEAR, 0)
 
 
+class KeyCursor:
+    """A walk over the keys of a store, some at a time: a list of a million takes 13 ms.
+
+    When keys come or go meanwhile, which a migration does not allow and a sync does, it begins
+    again with a list of all of them: an entry sent twice does no harm.
+
+    Attributes:
+        keys: The keys at hand; none at the end.
+        position: The next of them.
+        hits: How often each entry of the last chunk was read, where that is counted.
+    """
+
+    __slots__ = ("_walk", "hits", "keys", "position")
+
+    def __init__(self, records: dict[bytes, bytes]) -> None:
+        self._walk = iter(records)
+        self.hits: tuple[int, ...] = ()
+        self.go_on(records)
+
+    def go_on(self, records: dict[bytes, bytes]) -> None:
+        """Take the next keys."""
+        self.position = 0
+        try:
+            self.keys = list(islice(self._walk, KEYS_TAKEN))
+        except RuntimeError:
+            self._walk = iter(list(records))
+            self.keys = list(islice(self._walk, KEYS_TAKEN))
+
+
+class GivenUp:
+    """The entries of a store that was dropped or cleared, until they are freed."""
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, *tables: dict[bytes, Any]) -> None:
+        self._tables = [table for table in tables if table]
+
+    def __len__(self) -> int:
+        """Entries that are still to be freed, those beside the records counted, too."""
+        return sum(map(len, self._tables))
+
+    def free_some(self, entries_max: int, bytes_max: int) -> int:
+        """See ``deferred_free.Freeable``."""
+        size = 0
+        while self._tables and entries_max > 0 and size < bytes_max:
+            _, value = self._tables[0].popitem()
+            size += len(value) if isinstance(value, bytes) else 0
+            entries_max -= 1
+            if not self._tables[0]:
+                del self._tables[0]
+        return size
+
+
 class MapStore:
     """A dictionary of packed records with expiry, scans, chunks and byte accounting.
 
@@ -86,27 +141,17 @@ class MapStore:
     """
 
     __slots__ = (
-        "_bury",
-        "_changes",
-        "_hashes",
-        "_heap",
-        "_scan_at_ms",
-        "_scan_changes",
-        "_scan_hashes",
-        "_scan_keys",
-        "bytes_used",
-        "records",
-        "timings",
-    )
+        "_changes", "_free", "_hashes", "_heap", "_scan_at_ms", "_scan_changes", "_scan_hashes",
+        "_scan_keys", "bytes_used", "records", "timings",
+    )  # fmt: skip
 
-    def __init__(self, bury: Bury | None = None) -> None:
+    def __init__(self, free: Callable[[GivenUp], None] | None = None) -> None:
         """An empty store.
 
         Args:
-            bury: Takes the dictionaries that a large store gives up; without it they are freed
-                at once.
+            free: Takes what ``clear`` leaves of a large store; without it that is freed at once.
         """
-        self._bury = bury
+        self._free = free
         self.records: dict[bytes, bytes] = {}
         self.timings: dict[bytes, bytes] = {}
         self.bytes_used = 0
@@ -208,19 +253,10 @@ class MapStore:
     def put(
         self, key: bytes, value: bytes, now_ms: int, timing: bytes = b"", key_hash: bytes = b""
     ) -> tuple[bytes | None, bytes]:
-        """Store a value; limits of an earlier value do not live on.
+        """Store a value, with a timing of ``make_timing`` or none; the former record or None.
 
-        The caller has removed an expired entry before (see ``is_expired``).
-
-        Args:
-            key: Stored key.
-            value: The value's Data.
-            now_ms: Wall clock.
-            timing: From ``make_timing``; empty for an entry that does not expire.
-            key_hash: The key's partition hash when it is not 0.
-
-        Returns:
-            The former record or None, and the backup operation.
+        Limits of an earlier value do not live on; the caller has removed an expired one before
+        (``is_expired``). Also returns the backup operation.
         """
         old = self.records.get(key)
         low, high = now_ms & 0xFFFFFFFF, now_ms >> 32 & 0xFFFF
@@ -245,11 +281,7 @@ class MapStore:
     def put_merged(self, key: bytes, source: MapStore, value: bytes | None, now_ms: int) -> bytes:
         """Store an entry of another store with its times and limits; the backup operation.
 
-        Args:
-            key: Stored key; ``source`` has it.
-            source: Where the entry comes from.
-            value: Another value's Data to store in place of the entry's own, written now.
-            now_ms: Wall clock.
+        A value stands in place of the entry's own, written now.
         """
         timing, key_hash = source.timings.get(key, b""), source._hashes.get(key, b"")
         if value is not None:
@@ -280,24 +312,29 @@ class MapStore:
 
     def clear(self) -> bytes:
         """Remove everything; the backup operation."""
-        self.release()
-        self.records.clear()
-        self.timings.clear()
-        self._hashes.clear()
+        given = self.release()
+        if given is not None and self._free is not None:
+            self._free(given)
+        for table in self._tables():
+            table.clear()
         self.bytes_used = 0
         self._heap = None
         self._changes += 1
         self._forget_scan()
         return _CLEAR_OPERATION
 
-    def release(self) -> None:
-        """Give up the entries of a large store, to be freed bit by bit; a small one keeps them."""
-        if self._bury is not None and len(self.records) > BURIED_MIN:
-            tables = (self.records, self.timings, self._hashes)
-            self.records, self.timings, self._hashes = {}, {}, {}
-            self.bytes_used = 0
-            self._heap = None
-            self._bury(tables)
+    def release(self) -> GivenUp | None:
+        """The entries of a large store, which is empty then; a small one keeps them."""
+        if len(self.records) <= FREED_AT_ONCE_MAX:
+            return None
+        given = GivenUp(*self._tables())
+        self.records, self.timings, self._hashes = {}, {}, {}
+        self.bytes_used = 0
+        return given
+
+    def _tables(self) -> tuple[dict[bytes, Any], ...]:
+        """What grows with the number of entries."""
+        return self.records, self.timings, self._hashes
 
     def _set_beside(self, key: bytes, timing: bytes, key_hash: bytes) -> None:
         """Keep what the ordinary entry does not have; an empty timing takes the limits away."""
@@ -434,11 +471,8 @@ class MapStore:
         once. Keys of equal hash stay together, so a chunk may be a little longer than asked.
 
         The order is computed at a first call (cursor 0) and reused until keys have come or gone.
-
-        Args:
-            cursor: 0 to begin, then what the last call returned.
-            count: Entries wanted, at least 1; fewer come when they fill SCAN_BYTES_MAX.
-            now_ms: Wall clock; expired entries are left out.
+        ``count`` entries are wanted; fewer come when they fill SCAN_BYTES_MAX, and those that are
+        expired are left out.
 
         Returns:
             The next cursor, SCAN_END after the last chunk, and pairs (key Data, value).
@@ -485,32 +519,24 @@ class MapStore:
 
     # -- chunks ------------------------------------------------------------------------------
 
-    def keys_now(self) -> list[bytes]:
-        """The stored keys of this moment, for ``export_chunk``."""
-        return list(self.records)
+    def open_cursor(self) -> KeyCursor:
+        """A walk over all entries, for ``export``."""
+        return KeyCursor(self.records)
 
-    def walk_keys(self) -> Iterator[bytes]:
-        """The stored keys one by one; raises RuntimeError once keys have come or gone."""
-        return iter(self.records)
+    def export(self, cursor: KeyCursor, bytes_max: int) -> tuple[bytes, int, bool]:
+        """The next entries as they are now, their number and whether they are the last.
 
-    def export_chunk(self, keys: list[bytes], position: int, bytes_max: int) -> tuple[bytes, int]:
-        """Whole entries, from ``keys[position]`` on, as they are now; removed keys are skipped.
-
-        Args:
-            keys: From ``keys_now``; must not change between calls.
-            position: Where to begin.
-            bytes_max: The chunk ends with the entry that reaches this size, so one large entry is
-                a chunk of its own; it also ends after CHUNK_ENTRIES_MAX entries.
-
-        Returns:
-            The chunk and the position of the next one, ``len(keys)`` at the end.
+        The chunk ends with the entry that reaches ``bytes_max``, so a large one is a chunk of its
+        own, or after CHUNK_ENTRIES_MAX entries; keys removed meanwhile are counted and left out.
         """
         records, timings, hashes = self.records, self.timings, self._hashes
         pack = CHUNK_ENTRY.pack
         pieces: list[bytes] = []
         add = pieces.append
         size = 0
-        total = min(len(keys), position + CHUNK_ENTRIES_MAX)
+        keys, begin = cursor.keys, cursor.position
+        position = begin
+        total = min(len(keys), begin + CHUNK_ENTRIES_MAX)
         while position < total and size < bytes_max:
             key = keys[position]
             position += 1
@@ -529,9 +555,12 @@ class MapStore:
             add(key)
             add(record)
             size += len(key) + len(record) + len(beside) + 8
-        return b"".join(pieces), position
+        cursor.position = position
+        if position == len(keys):
+            cursor.go_on(records)
+        return b"".join(pieces), position - begin, not cursor.keys
 
-    def ingest_chunk(self, data: bytes) -> int:
+    def ingest(self, data: bytes) -> int:
         """Take in a chunk; returns the number of entries.
 
         Raises:

@@ -36,7 +36,7 @@ class Bounded(Rule):
         """Looked at every quarter of a second."""
         limit = self.world.plan.settings.unacknowledged_backups_max
         for host in self.world.up_hosts():
-            for outbox in host.member.dataplane.outboxes.values():
+            for outbox in host.member.dataplane.outgoing.outboxes.values():
                 if outbox.in_flight > limit + TURN_MAX:
                     self.fail(f"{outbox.in_flight} backup operations wait", host.name)
             if host.backlog > BACKLOG_LOOKED_AT:

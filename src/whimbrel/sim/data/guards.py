@@ -17,7 +17,7 @@ def refusals_weighed(engine: Engine) -> None:
 
     def give_up(_: MemberId, reply: PendingReply) -> None:
         if reply.fail(FAILED_STALE):
-            dataplane.completed.append(reply)
+            dataplane.outgoing.completed.append(reply)
 
     def fail_write(origin: Origin, correlation: int, reason: str) -> None:
         code = RETRYABLE if reason == FAILED_STALE else INDETERMINATE

@@ -11,20 +11,15 @@ from whimbrel.wire.errors import RETRYABLE
 
 def acknowledged_before_backup(engine: Engine) -> None:
     """The client is answered before any backup has the write."""
-    dataplane = engine.member.dataplane
-    replicate = dataplane.replicate
+    holdings = engine.member.dataplane.holdings
+    change = holdings.change
 
     def forget_reply(
-        partition: PartitionReplica,
-        fragment: Fragment,
-        operation: bytes,
-        reply: object = None,
-        ack_to: bytes = b"",
-    ) -> int:
-        replicate(partition, fragment, operation, None, b"")
-        return 0
+        partition: PartitionReplica, fragment: Fragment, operation: bytes, _reply: object
+    ) -> None:
+        change(partition, fragment, operation, None)
 
-    replace(dataplane, "replicate", forget_reply)
+    replace(holdings, "change", forget_reply)
 
 
 def late_backup_is_retryable(engine: Engine) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, Row, index_in
 from whimbrel.core.messages import (
-    FragmentAnswered,
-    FragmentSent,
     MigrationCommitAnswered,
     MigrationCommitRequested,
+    MigrationOpened,
     MigrationRequested,
+    TransferAnswered,
+    TransferSent,
 )
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.replication.fragments import Store
@@ -77,8 +78,9 @@ class CopyRemains(Rule):
 
     rule = "D6"
     messages = (
-        FragmentSent,
-        FragmentAnswered,
+        MigrationOpened,
+        TransferSent,
+        TransferAnswered,
         MigrationRequested,
         MigrationCommitRequested,
         MigrationCommitAnswered,
@@ -99,7 +101,8 @@ class CopyRemains(Rule):
         if isinstance(migration, MigrationInfo):
             pid = self._partition_of[migration.id] = migration.partition_id
         else:
-            pid = self._partition_of.get(message.migration_id)
+            transfer = getattr(message, "transfer", "")
+            pid = self._partition_of.get(transfer or message.migration_id)
         if pid is not None:
             self._concerned = (host, pid)
             self._entries = host.entry_count(pid)

@@ -279,7 +279,7 @@ class _Step:
             member.begin(self.now_us, WALL_MS)
             if not member.is_expelled and member.ctx.is_member(item.sender):
                 take = member.dataplane.apply_acks if item.kind == ACKS else None
-                (take or member.dataplane.apply_backups)(item.sender, item.payload)
+                (take or member.dataplane.incoming.apply_backups)(item.sender, item.payload)
         elif isinstance(item, Timer):
             del self.seat.timers[item.key]
             generation = member.ctx._armed.get(item.key, 0)
@@ -300,14 +300,12 @@ class _Step:
         member = self.seat.member
         member.begin(self.now_us, WALL_MS)
         plane = member.dataplane
-        reply = plane.reply = PendingReply(payload=number)
+        reply = PendingReply(payload=number)
         try:
             pid = self.lab.world.partition_of(number)
-            member.maps.set(plane.partition(pid), MAP_NAME, KEYS[number], b"\0" * 8 + b"v")
+            member.maps.set(plane.partition(pid), MAP_NAME, KEYS[number], b"\0" * 8 + b"v", reply)
         except RetryableError:
             return
-        finally:
-            plane.reply = None
         if reply.remaining <= 0 and not reply.failed:
             self.written.append(number)
 
@@ -317,14 +315,14 @@ class _Step:
         plane = member.dataplane
         for effect in member.take_effects():
             self._carry_out(effect)
-        for reply in plane.completed:
+        for reply in plane.outgoing.completed:
             if not reply.failed and isinstance(reply.payload, int):
                 self.written.append(reply.payload)
-        plane.completed.clear()
-        plane.take_notifications()
-        for to, payload in plane.take_backups():
+        plane.outgoing.completed.clear()
+        plane.incoming.take_notifications()
+        for to, payload in plane.outgoing.take_backups():
             self._send_frame(to, BACKUPS, payload)
-        for to, payload in plane.take_acks():
+        for to, payload in plane.incoming.take_acks():
             self._send_frame(to, ACKS, payload)
         for effect in member.take_effects():
             self._carry_out(effect)

@@ -12,22 +12,22 @@ from collections.abc import Callable
 from whimbrel.core.messages import (
     ClaimAnswered,
     ClaimRequested,
-    FragmentAnswered,
-    FragmentSent,
     LeaveRequested,
     MembersPublished,
     Message,
     MigrationCommitAnswered,
     MigrationCommitRequested,
     MigrationDataAnswered,
+    MigrationOpened,
     MigrationRequested,
     PromotionAnswered,
     PromotionRequested,
     PublicationAnswered,
     StateAnswered,
     StateRequested,
-    SyncSent,
     TablePublished,
+    TransferAnswered,
+    TransferSent,
 )
 from whimbrel.sim.host import HAS, Delivery, Host
 from whimbrel.sim.rule import Sightings
@@ -36,8 +36,9 @@ from whimbrel.wire.links import ACKS, BACKUPS, FORWARD, FORWARD_REPLY
 
 CRASH_POINTS: tuple[type[Message] | int, ...] = (
     MigrationRequested,
-    FragmentSent,
-    FragmentAnswered,
+    MigrationOpened,
+    TransferSent,
+    TransferAnswered,
     MigrationDataAnswered,
     MigrationCommitRequested,
     MigrationCommitAnswered,
@@ -51,7 +52,6 @@ CRASH_POINTS: tuple[type[Message] | int, ...] = (
     ClaimRequested,
     ClaimAnswered,
     LeaveRequested,
-    SyncSent,
     BACKUPS,
     ACKS,
     FORWARD,

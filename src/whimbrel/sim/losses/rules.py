@@ -37,15 +37,15 @@ class LossIsTold(Rule):
     def started(self, host: Host) -> None:
         """A fresh process has told nothing; it tells what is lost of seats that it came back to."""
         self._expected[host.name] = {}
-        dataplane = host.member.dataplane
-        seat_lost = dataplane.on_seat_lost
+        recovery = host.member.dataplane.recovery
+        seat_lost = recovery.on_seat_lost
 
         def probed(pid: PartitionId, count: int) -> None:
             self._lost(host, pid, count)
             if seat_lost is not None:
                 seat_lost(pid, count)
 
-        dataplane.on_seat_lost = probed
+        recovery.on_seat_lost = probed
 
     def row(self, host: Host, pid: PartitionId, before: Row, after: Row, version: int) -> None:
         """T: at the master a row loses its last replica, or one without primary gets one."""

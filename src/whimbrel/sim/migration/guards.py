@@ -47,7 +47,7 @@ def flag_cleared(engine: Engine) -> None:
         active = keeper.active.get(pid)
         change(pid, row, version, committed)
         if active is not None and active.role is Role.SOURCE and active.migration.id != committed:
-            member.dataplane.begin_source(active.migration)
+            member.dataplane.roles.begin_source(active.migration)
 
     replace(keeper, "change", leave_flagged)
 
@@ -56,12 +56,12 @@ def copy_complete(engine: Engine) -> None:
     """A destination commits with the part that it has received (GCM-40)."""
     member = engine.member
     destination = member.migrations._destination
-    source, host = member.migrations._source, member.dataplane
+    source, host = member.migrations._source, member.dataplane.roles
 
     def first_only(outgoing: Any) -> None:
-        if outgoing.export is None:
-            outgoing.export = host.open_export(outgoing.migration)
-            outgoing.export.next_parts(1 << 30)
+        if outgoing.sending.export is None:
+            outgoing.sending.export = host.open_export(outgoing.migration)
+            outgoing.sending.export.next_parts(1 << 30)
         source._answer(outgoing, True, "")
 
     replace(source, "_advance", first_only)
@@ -70,7 +70,7 @@ def copy_complete(engine: Engine) -> None:
     def accept(sender: MemberId, message: MigrationCommitRequested) -> None:
         incoming = member.migrations._keeper.active.get(message.migration.partition_id)
         if incoming is not None and incoming.role is Role.DESTINATION:
-            vars(incoming)["complete"] = True
+            vars(incoming)["receiving"].complete = True
         commit(sender, message)
 
     member.migrations._handlers[MigrationCommitRequested] = accept

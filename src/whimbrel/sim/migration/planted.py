@@ -7,10 +7,10 @@ from typing import Any
 from whimbrel.core.events import Moment, PartitionMigrationEvent
 from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.messages import (
-    FragmentSent,
     Message,
     MigrationCommitRequested,
     MigrationDataAnswered,
+    MigrationOpened,
     MigrationRequested,
 )
 from whimbrel.core.migration.keeper import ActiveMigration
@@ -62,7 +62,7 @@ def failed_version_not_raised(engine: Engine) -> None:
 
 def writes_while_migrating(engine: Engine) -> None:
     """The migrating flag is never set: writes go on while the partition is copied."""
-    replace(engine.member.dataplane, "begin_source", lambda _migration: None)
+    replace(engine.member.dataplane.roles, "begin_source", lambda _migration: None)
 
 
 def committed_too_early(engine: Engine) -> None:
@@ -103,7 +103,7 @@ def any_table_version(engine: Engine) -> None:
 
         migrations._handlers[kind] = taken
 
-    for kind in (MigrationRequested, FragmentSent, MigrationCommitRequested):
+    for kind in (MigrationRequested, MigrationOpened, MigrationCommitRequested):
         accept(kind)
     replace(loop, "_is_repaired", lambda: not loop.repair.is_promoting)
 

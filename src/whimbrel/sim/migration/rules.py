@@ -17,11 +17,13 @@ from whimbrel.core.events import (
 )
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
-    FragmentSent,
     LegacyTablePublished,
     MigrationCommitRequested,
+    MigrationOpened,
     MigrationRequested,
+    Purpose,
     TablePublished,
+    TransferSent,
 )
 from whimbrel.core.model import MigrationKind, Verdict
 from whimbrel.core.stimuli import Received
@@ -30,7 +32,7 @@ from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.world import World
 
 _TABLES = (TablePublished, LegacyTablePublished)
-_WITH_COMPLETED = (*_TABLES, MigrationRequested, FragmentSent, MigrationCommitRequested)
+_WITH_COMPLETED = (*_TABLES, MigrationRequested, MigrationOpened, MigrationCommitRequested)
 RECORD_SLACK_BYTES = 4_096
 """A chunk may go over its limit by its last record and the namespace's name."""
 PREPARED = "the master dies between prepare and commit"
@@ -153,7 +155,7 @@ class OneMigration(Rule):
     """
 
     rule = "P8"
-    messages = (*_TABLES, MigrationRequested, FragmentSent)
+    messages = (*_TABLES, MigrationRequested, MigrationOpened)
     sentence = "one active migration per partition, parallel limits hold, finished ones drain"
 
     def __init__(self, world: World) -> None:
@@ -171,7 +173,7 @@ class OneMigration(Rule):
                 )
             return
         master = self.world.host_of(message.migration.master)
-        if master is not None and not (isinstance(message, FragmentSent) and message.sequence):
+        if master is not None:
             self._look(master)
 
     def _look(self, master: Host) -> None:
@@ -315,18 +317,18 @@ class ChunksBounded(Rule):
     """X1 (GCM-43, PIM-29; E): bytes of one migration under way (GCM-43, PIM-29)."""
 
     rule = "X1"
-    messages = (FragmentSent,)
+    messages = (TransferSent,)
     sentence = "a migration has at most one chunk of the stated size under way"
 
-    def received(self, host: Host, sender: MemberId, message: FragmentSent) -> None:
+    def received(self, host: Host, sender: MemberId, message: TransferSent) -> None:
         """E."""
         settings = self.world.plan.settings
-        if not settings.migration_fragments_enabled:
+        if not settings.migration_fragments_enabled or message.purpose is not Purpose.MIGRATION:
             return
         limit = settings.migration_chunk_bytes_max + self._record_bytes_max()
         size = sum(len(part.data) for part in message.parts)
         if size > limit:
-            pid = message.migration.partition_id
+            pid = message.partition_id
             self.fail(f"p{pid}: {size} bytes in one message, {limit} are allowed", host.name)
 
     def _record_bytes_max(self) -> int:
@@ -336,7 +338,7 @@ class ChunksBounded(Rule):
 class MigrationSightings(Sightings):
     """Deaths between the messages of a migration, and what finished migrations were."""
 
-    messages = (TablePublished, MigrationRequested, FragmentSent, MigrationCommitRequested)
+    messages = (TablePublished, MigrationRequested, MigrationOpened, MigrationCommitRequested)
     situations = (PREPARED, CONFIRMED, DESTINATION, SHIFT_UP_BACK, OLD_WORDS, *KINDS)
 
     def ending(self, host: Host, reason: str) -> None:

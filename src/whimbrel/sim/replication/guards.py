@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
-from whimbrel.core.messages import FragmentPart
-from whimbrel.core.replication.dataplane import PREFIX
+from whimbrel.core.replication.backups_out import PREFIX
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.outbox import FRAME
 from whimbrel.errors import ProtocolError
@@ -41,8 +39,8 @@ def told_by_the_primary(engine: Engine) -> None:
 
 def lineage_compared(engine: Engine) -> None:
     """A backup counts on under a new primary without comparing where it starts (AE-11)."""
-    anti_entropy = engine.member.dataplane.anti_entropy
-    mark_dirty = anti_entropy.mark_dirty
+    doubts = engine.member.dataplane.doubts
+    mark_dirty = doubts.mark_dirty
 
     def trust(fragment: Fragment) -> None:
         if fragment.value == fragment.base[fragment.slot]:  # it has just met a new lineage
@@ -50,42 +48,40 @@ def lineage_compared(engine: Engine) -> None:
         else:
             mark_dirty(fragment)
 
-    replace(anti_entropy, "mark_dirty", trust)
+    replace(doubts, "mark_dirty", trust)
 
 
 def sync_replaces(engine: Engine) -> None:
     """A sync adds what the primary has and removes nothing (bug 37)."""
-    anti_entropy = engine.member.dataplane.anti_entropy
-    take_part = anti_entropy._take_part
+    syncs = engine.member.dataplane.syncs
+    swap_in = syncs._swap_in
 
-    def merge(sync: Any, partition: PartitionReplica, part: FragmentPart) -> None:
-        old = partition.fragments.get(part.namespace)
-        take_part(sync, partition, part)
-        new = partition.fragments.get(part.namespace)
-        if part.last and old is not None and new is not None and old is not new:
-            for key, record in store_of(old.store).records.items():
-                store_of(new.store).records.setdefault(key, record)
+    def merge(partition: PartitionReplica, shadow: Fragment) -> None:
+        old = partition.fragments.get(shadow.namespace)
+        for key, record in () if old is None else store_of(old.store).records.items():
+            store_of(shadow.store).records.setdefault(key, record)
+        swap_in(partition, shadow)
 
-    replace(anti_entropy, "_take_part", merge)
+    replace(syncs, "_swap_in", merge)
 
 
 def permits_returned(engine: Engine) -> None:
     """A permit that was taken for a request never comes back (bugs 33 and 35)."""
-    anti_entropy, settings = engine.member.dataplane.anti_entropy, engine.member.ctx.settings
+    syncs, settings = engine.member.dataplane.syncs, engine.member.ctx.settings
 
     def left() -> int:
-        return settings.replication_max_parallel - anti_entropy.counters["syncs_requested"]
+        return settings.replication_max_parallel - syncs.counters["syncs_requested"]
 
-    replace(anti_entropy, "_free_permits", left)
+    replace(syncs, "_free_permits", left)
 
 
 def backups_in_order(engine: Engine) -> None:
     """Frames are not numbered, and an old operation is taken like a new one (bugs 29 and 30)."""
-    dataplane = engine.member.dataplane
-    apply_backups, out_of_step = dataplane.apply_backups, dataplane._apply_out_of_step
+    incoming = engine.member.dataplane.incoming
+    apply_backups, out_of_step = incoming.apply_backups, incoming._apply_out_of_step
 
     def accept(sender: MemberId, payload: bytes) -> None:
-        inbox = dataplane._inboxes.get(sender)
+        inbox = incoming.inboxes.get(sender)
         if inbox is not None:
             incarnation, stream, sequence, _ = FRAME.unpack_from(payload)
             if (incarnation, stream) == (inbox.incarnation, inbox.stream):
@@ -99,26 +95,28 @@ def backups_in_order(engine: Engine) -> None:
             fragment.store.apply(operation, 0, len(operation))
             fragment.value = counter
 
-    replace(dataplane, "apply_backups", accept)
-    replace(dataplane, "_apply_out_of_step", take)
+    replace(incoming, "apply_backups", accept)
+    replace(incoming, "_apply_out_of_step", take)
 
 
 def failed_backup_uncounted(engine: Engine) -> None:
     """An operation that fails at a backup advances its version all the same (bug 31)."""
     dataplane = engine.member.dataplane
-    apply_backups = dataplane.apply_backups
+    incoming = dataplane.incoming
+    apply_backups = incoming.apply_backups
 
     def count(sender: MemberId, payload: bytes) -> None:
         try:
             apply_backups(sender, payload)
         except ProtocolError:
-            inbox = dataplane._inboxes[sender]
+            inbox = incoming.inboxes[sender]
+            heads = dataplane.holdings.heads_of(sender)
             _, _, sequence, operations = FRAME.unpack_from(payload)
             at = FRAME.size
             for _ in range(operations):
                 length, head_length, counters, flags, counter = PREFIX.unpack_from(payload, at)
                 start = at + 8 + 8 * counters + (24 if flags else 0)
-                fragment = inbox.heads.get(payload[start : start + head_length])
+                fragment = heads.get(payload[start : start + head_length])
                 if fragment is not None and fragment.slot:
                     (counter,) = struct.unpack_from("<Q", payload, at + 8 + 8 * fragment.slot)
                 if fragment is not None:
@@ -126,7 +124,7 @@ def failed_backup_uncounted(engine: Engine) -> None:
                 at += length
             inbox.applied_frame(sequence)
 
-    replace(dataplane, "apply_backups", count)
+    replace(incoming, "apply_backups", count)
 
 
 def vanished_pruned(engine: Engine) -> None:

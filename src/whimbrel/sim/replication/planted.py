@@ -18,11 +18,11 @@ PERMITS_MANY = 1_000
 
 def gap_ignored(engine: Engine) -> None:
     """A broken connection's backups are not repeated, and the receiver takes the gap for order."""
-    dataplane = engine.member.dataplane
-    apply_backups, out_of_step = dataplane.apply_backups, dataplane._apply_out_of_step
+    incoming = engine.member.dataplane.incoming
+    apply_backups, out_of_step = incoming.apply_backups, incoming._apply_out_of_step
 
     def accept(sender: MemberId, payload: bytes) -> None:
-        inbox = dataplane._inboxes.get(sender)
+        inbox = incoming.inboxes.get(sender)
         sequence = int.from_bytes(payload[12:20], "little")
         if inbox is not None and sequence > inbox.applied + 1 > 1:
             inbox.applied = sequence - 1
@@ -33,8 +33,8 @@ def gap_ignored(engine: Engine) -> None:
         fragment.is_dirty = False
 
     backups_not_repeated(engine)
-    replace(dataplane, "apply_backups", accept)
-    replace(dataplane, "_apply_out_of_step", take)
+    replace(incoming, "apply_backups", accept)
+    replace(incoming, "_apply_out_of_step", take)
 
 
 def backups_not_repeated(engine: Engine) -> None:
@@ -43,9 +43,9 @@ def backups_not_repeated(engine: Engine) -> None:
     link_lost = dataplane.link_lost
 
     def give_up(member: MemberId) -> None:
-        outbox = dataplane.outboxes.get(member)
+        outbox = dataplane.outgoing.outboxes.get(member)
         if outbox is not None:
-            outbox.acknowledge(outbox.sequence, dataplane.completed)
+            outbox.acknowledge(outbox.sequence, dataplane.outgoing.completed)
         link_lost(member)
 
     replace(dataplane, "link_lost", give_up)
@@ -87,8 +87,7 @@ def permits_without_limit(engine: Engine) -> None:
     def doubt(partition: PartitionReplica) -> None:
         role_taken(partition)
         for fragment in partition.fragments.values() if partition.index > 0 else ():
-            fragment.is_dirty = True
-            anti_entropy.mark_dirty(fragment)
+            engine.member.dataplane.doubts.mark_dirty(fragment)
 
     replace(anti_entropy, "role_taken", doubt)
 

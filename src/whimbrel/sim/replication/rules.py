@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId
-from whimbrel.core.messages import SyncAnswered, SyncRefused, SyncRequested, SyncSent, VersionsTold
+from whimbrel.core.messages import (
+    Purpose,
+    SyncRefused,
+    SyncRequested,
+    TransferAnswered,
+    TransferSent,
+    VersionsTold,
+)
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.sim.host import Host
 from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.structures.kinds import content_of
 from whimbrel.sim.world import World
 
-_SYNC_MESSAGES = (SyncRequested, SyncSent, SyncAnswered, SyncRefused)
+_SYNC_MESSAGES = (SyncRequested, TransferSent, TransferAnswered, SyncRefused)
 PRUNED_US = 10_000_000
 """Beside two rounds of comparison, how long a backup may keep what its primary does not have."""
 GAP = "a gap of two in backup versions"
@@ -102,7 +109,7 @@ class ReplicasEqual(Rule):
 
     @staticmethod
     def _is_on_its_way(primary: Host, backup: Host) -> bool:
-        outbox = primary.member.dataplane.outboxes.get(backup.info.id)
+        outbox = primary.member.dataplane.outgoing.outboxes.get(backup.info.id)
         return outbox is not None and bool(outbox.operations or outbox.in_flight)
 
 
@@ -130,7 +137,7 @@ class PrimarySpeaks(Rule):
     """R2 (AE-12; E): versions and syncs of somebody who is not our primary change nothing."""
 
     rule = "R2"
-    messages = (SyncSent, VersionsTold)
+    messages = (TransferSent, VersionsTold)
     sentence = "anti-entropy flows only from the primary"
 
     def __init__(self, world: World) -> None:
@@ -140,8 +147,8 @@ class PrimarySpeaks(Rule):
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E."""
         self._before.clear()
-        if isinstance(message, SyncSent):
-            pids = [message.partition_id]
+        if isinstance(message, TransferSent):
+            pids = [message.partition_id] if message.purpose is Purpose.SYNC else []
         else:
             pids = [replica.partition_id for replica in message.replicas]
         rows = host.member.migrations.table.rows
@@ -181,8 +188,8 @@ class PermitsKept(Rule):
         """Q: a sync of the last safe point that still holds permits will never give them back."""
         held: dict[tuple[MemberId, tuple[MemberId, int]], int] = {}
         for host in self.world.up_hosts():
-            syncs = host.member.dataplane.anti_entropy
-            for key in syncs._serves:
+            syncs = host.member.dataplane.syncs
+            for key in syncs.exchange.given:
                 held[host.info.id, key] = self._held.get((host.info.id, key), self.world.now_us)
         limit_us = self.world.now_us - 2 * self.world.plan.settings.migration_timeout_us
         for (member, key), since_us in held.items():
@@ -192,7 +199,7 @@ class PermitsKept(Rule):
 
     @staticmethod
     def _used(host: Host) -> int:
-        syncs = host.member.dataplane.anti_entropy
+        syncs = host.member.dataplane.syncs
         return syncs.permits_requested + syncs.permits_served
 
 
@@ -231,11 +238,13 @@ def vectors_of(host: Host, pid: PartitionId) -> dict[str, tuple[int, tuple[int, 
 class ReplicationSightings(Sightings):
     """Gaps, and how they are made good."""
 
-    messages = (SyncSent,)
+    messages = (TransferSent,)
     situations = (GAP, LATE_SYNC, SYNC)
 
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E."""
+        if message.purpose is not Purpose.SYNC:
+            return
         if message.last:
             self.saw(SYNC)
         if host.member.migrations.table.rows[message.partition_id][0] != sender:

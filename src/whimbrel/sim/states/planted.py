@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from whimbrel.serving.engine import Engine
-from whimbrel.serving.session import Origin
 from whimbrel.sim.bug import Bug, replace
-from whimbrel.wire.frames import RawMessage
 
 
 def passive_takes_writes(engine: Engine) -> None:
     """Writes are taken in PASSIVE as in any other state."""
-    server = engine.server
-    dispatch = server.dispatch
+    admission = engine.server.admission
+    guard = admission.guard
 
-    def take(origin: Origin, message: RawMessage, hops: int = 0) -> None:
-        server.is_passive = False
-        dispatch(origin, message, hops)
+    def take() -> None:
+        admission.is_passive = False
+        guard()
 
-    replace(server, "dispatch", take)
+    replace(admission, "guard", take)
 
 
 def anybody_may_join(engine: Engine) -> None:

@@ -88,9 +88,9 @@ def backup_takes_writes(engine: Engine) -> None:
     route = server.forwarding.route
 
     def take(request: Request) -> None:
-        operation = server.partition_operations.get(request.type)
+        operation = server.operations.in_partition.get(request.type)
         partition = dataplane.partition(request.partition)
-        is_write = operation is not None and operation.write
+        is_write = operation is not None and operation.is_write
         if operation is None or not is_write or partition.index != 1 or not partition.maps:
             route(request)
             return

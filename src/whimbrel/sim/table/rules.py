@@ -7,9 +7,9 @@ from typing import Any
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import (
-    FragmentSent,
     LegacyTablePublished,
     MigrationCommitRequested,
+    MigrationOpened,
     MigrationRequested,
     PromotionRequested,
     TablePublished,
@@ -154,7 +154,7 @@ class MasterDecides(Rule):
             return
         cause = host.cause
         if not isinstance(cause, Received) or not isinstance(
-            cause.message, (*_FROM_MASTER, FragmentSent)
+            cause.message, (*_FROM_MASTER, MigrationOpened)
         ):
             what = type(cause.message if isinstance(cause, Received) else cause).__name__
             self.fail(f"p{pid} changed by {what}", host.name)

@@ -8,7 +8,7 @@ from whimbrel.sim.bug import Bug, replace
 
 def destroyed_refused(engine: Engine) -> None:
     """Copies that were under way when their map was destroyed are taken (D11)."""
-    replace(engine.member.dataplane, "is_destroyed", lambda *_: False)
+    replace(engine.member.dataplane.holdings, "is_destroyed", lambda *_: False)
 
 
 def stale_reads_refused(engine: Engine) -> None:

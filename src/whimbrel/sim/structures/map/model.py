@@ -404,9 +404,9 @@ class MapModel(StructureModel):
         Entries with a time to live or to idle are left out.
         """
         incoming = MapStore()
-        incoming.ingest_chunk(chunk)
+        incoming.ingest(chunk)
         now = {} if store is None else store_of(store).records
-        for key in incoming.keys_now():
+        for key in incoming.records:
             if key not in incoming.timings:
                 problem = _entry_problem(
                     policy,

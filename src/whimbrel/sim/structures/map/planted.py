@@ -22,9 +22,10 @@ def lives_too_long(engine: Engine) -> None:
     set_value = maps.set
 
     def late(
-        partition: PartitionReplica, name: str, key: Any, value: Any, ttl_ms: int = -1
+        partition: PartitionReplica, name: str, key: Any, value: Any, reply: Any, ttl_ms: int = -1
     ) -> None:
-        set_value(partition, name, key, value, ttl_ms * LIFE_FACTOR if ttl_ms > 0 else ttl_ms)
+        longer_ms = ttl_ms * LIFE_FACTOR if ttl_ms > 0 else ttl_ms
+        set_value(partition, name, key, value, reply, longer_ms)
 
     replace(maps, "set", late)
 

@@ -10,11 +10,11 @@ from tests.unit.replication_net import SECOND, Net
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.model import MemberInfo
-from whimbrel.core.replication import fragments
-from whimbrel.core.replication.fragments import FragmentExport
-from whimbrel.core.replication.remains import FREED_BYTES_MAX, FREED_MAX, Remains
+from whimbrel.core.replication.deferred_free import FREED_BYTES_MAX, FREED_MAX, DeferredFree
+from whimbrel.core.replication.transfer import FragmentExport
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_store import BURIED_MIN
+from whimbrel.core.structures import map_store
+from whimbrel.core.structures.map_store import FREED_AT_ONCE_MAX, GivenUp
 from whimbrel.core.structures.record import CLEAR, OPERATION
 
 LARGE = 3 * FREED_MAX + 1
@@ -32,11 +32,11 @@ def filled(count: int) -> Net:
 
 def freeing_steps(net: Net, name: str) -> list[int]:
     """What is still to be freed after each step of one member, until nothing is."""
-    remains = net[name].plane.remains
-    left = [remains.entries]
+    deferred = net[name].plane.holdings.deferred
+    left = [deferred.entries]
     while left[-1]:
-        remains.on_timer()
-        left.append(remains.entries)
+        deferred.on_timer()
+        left.append(deferred.entries)
     return left
 
 
@@ -63,7 +63,7 @@ def test_a_large_fragment_that_is_cleared_is_empty_at_once_and_freed_in_steps() 
     """
     net = filled(LARGE)
     plane = net["a"].plane
-    net["a"].maps.clear(plane.partitions[0], "m")
+    net["a"].maps.clear(plane.partitions[0], "m", None)
     net.put("m", 1, "again")
     left = freeing_steps(net, "a")
     assert left[0] == LARGE
@@ -75,25 +75,25 @@ def test_a_large_fragment_that_is_cleared_is_empty_at_once_and_freed_in_steps() 
 
 @pytest.mark.parametrize("way", ["drop", "clear"])
 def test_a_small_fragment_needs_no_steps(way: str) -> None:
-    """Up to BURIED_MIN entries are freed where they are: no timer, nothing kept."""
-    net = filled(BURIED_MIN)
+    """Up to FREED_AT_ONCE_MAX entries are freed where they are: no timer, nothing kept."""
+    net = filled(FREED_AT_ONCE_MAX)
     if way == "drop":
         net.set_row(0, "a", 6)
     else:
         store = net["b"].plane.partitions[0].maps["m"].store
         store.apply(CLEAR_OPERATION, 0, len(CLEAR_OPERATION))
-    assert net["b"].plane.remains.entries == 0
+    assert net["b"].plane.holdings.deferred.entries == 0
     assert not net["b"].ctx.is_armed("replication.free")
 
 
 def test_large_values_end_a_step_by_their_bytes() -> None:
     """Values of a megabyte go back to the system one by one, so a step counts bytes as well."""
     me = MemberInfo(MemberId("a"), Address("127.0.0.1", 1))
-    remains = Remains(Context(me, CoreSettings()))
+    deferred = DeferredFree(Context(me, CoreSettings()))
     value = bytes(FREED_BYTES_MAX // 4)
-    remains.bury([{bytes([number]): value for number in range(10)}])
-    remains.on_timer()
-    assert remains.entries == 6
+    deferred.take(GivenUp({bytes([number]): value for number in range(10)}))
+    deferred.on_timer()
+    assert deferred.entries == 6
 
 
 @pytest.mark.parametrize("changes", [False, True])
@@ -103,21 +103,21 @@ def test_the_keys_of_a_large_fragment_are_listed_some_at_a_time(
     """GCM-34: every entry that is there from the first chunk to the last is in the copy, also when
     keys come and go meanwhile, as they do while a backup is synchronised.
     """
-    monkeypatch.setattr(fragments, "KEYS_TAKEN", 7)
+    monkeypatch.setattr(map_store, "KEYS_TAKEN", 7)
     net = filled(100)
     fragment = net["a"].plane.partitions[0].maps["m"]
-    kept = set(list(fragment.store.keys_now())[:50])
-    copy = net["b"].plane.new_fragment(PartitionId(0), fragment.namespace)
-    export, number, chunks = FragmentExport([fragment]), 1_000, 0
-    while not export.done:
-        parts, _ = export.next_parts(100)
+    kept = set(list(fragment.store.records)[:50])  # type: ignore[attr-defined]
+    copy = net["b"].plane.holdings.make(PartitionId(0), fragment.namespace)
+    export, number, chunks, last = FragmentExport([fragment]), 1_000, 0, False
+    while not last:
+        parts, last = export.next_parts(100)
         chunks += 1
         for part in parts:
-            copy.store.ingest_chunk(part.data)
+            copy.store.ingest(part.data)
         if changes and chunks == 3:
             net.put("m", number, "new")
     assert chunks > 10
-    assert kept <= set(copy.store.keys_now())
+    assert kept <= set(copy.store.records)  # type: ignore[attr-defined]
     assert len(copy.store) == 100 + changes
 
 
@@ -125,7 +125,7 @@ def test_an_empty_fragment_is_one_part() -> None:
     """A fragment whose entries are all gone still tells its vector."""
     net = filled(1)
     fragment = net["a"].plane.partitions[0].maps["m"]
-    net["a"].maps.clear(net["a"].plane.partitions[0], "m")
+    net["a"].maps.clear(net["a"].plane.partitions[0], "m", None)
     parts, last = FragmentExport([fragment]).next_parts(100)
     assert last
     assert [(part.first, part.last, part.data) for part in parts] == [(True, True, b"")]
@@ -133,13 +133,12 @@ def test_an_empty_fragment_is_one_part() -> None:
 
 def test_what_a_sync_replaces_is_freed_in_steps() -> None:
     """GCM-42: the old replica is given back bit by bit. Method: a large one is synced."""
-    net = filled(BURIED_MIN + 1)
+    net = filled(FREED_AT_ONCE_MAX + 1)
     net.advance(2 * SECOND)
     fragment = net["b"].fragment(0, "m")
-    fragment.is_dirty = True
-    net["b"].plane.anti_entropy.mark_dirty(fragment)
+    net["b"].plane.doubts.mark_dirty(fragment)
     before = fragment.store
-    syncs = net["b"].plane.anti_entropy.counters
+    syncs = net["b"].plane.syncs.counters
     while syncs["syncs_completed"] == 0:
         net.advance(SECOND // 10)
     assert net["b"].fragment(0, "m").store is not before

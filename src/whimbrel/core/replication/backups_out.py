@@ -1,0 +1,277 @@
+"""Backup operations on their way out: to whom, in which bytes, and who waits for them.
+
+Knows the targets of our partitions, an outbox for each member, and when a write must be refused. An
+operation travels as (little-endian)
+
+    u32 length of all, u16 length of the head, u8 k, u8 flags, k counters u64,
+    16 + 8 bytes client and correlation (when flag 1 is set), head, the store's operation
+
+where the head is what stays the same for a fragment until its row changes: partition, row version,
+generation, lineage, base lineage, k, k base counters, namespace (AE-04, AE-11, AE-19).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from whimbrel.core.context import Context
+from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, ReplicaIndex
+from whimbrel.core.messages import TableRequested
+from whimbrel.core.replication.fragments import Follow, Fragment, PartitionReplica
+from whimbrel.core.replication.outbox import ACKS, Outbox, PendingReply, read_acks
+from whimbrel.core.replication.shortage import Shortage
+from whimbrel.errors import OverloadedError, RetryableError
+
+PREFIX: Final = struct.Struct("<IHBBQ")
+HEAD: Final = struct.Struct("<IIQQQB")
+COUNTERS: Final = tuple(struct.Struct(f"<{count}Q") for count in range(BACKUP_COUNT_MAX + 1))
+CLIENT_ACK_BYTES: Final = 24
+"""A client's uuid and the correlation number of its request."""
+WITH_CLIENT_ACK: Final = 1
+TABLE_REQUEST_PAUSE_US: Final = 1_000_000
+"""A stale primary asks for the table at most this often."""
+
+_pack_prefix = PREFIX.pack
+_unpack_acks = ACKS.unpack
+
+
+class BackupsOut:
+    """Everything under way from this member to its backups.
+
+    Attributes:
+        outboxes: By member.
+        completed: Replies that are decided; the serving layer takes them out.
+        must_ask: Outboxes over their limit and partitions with too few backups; not 0 means that
+            writes must be admitted by ``admit``.
+        observers: Told of every change of ours, beside the backups.
+        has_backups: Whether ``take_backups`` may have something to send or to find out.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        partitions: Sequence[PartitionReplica],
+        shortage: Shortage,
+        counters: dict[str, int],
+    ) -> None:
+        self._ctx = ctx
+        self._partitions = partitions
+        self._shortage = shortage
+        self._counters = counters
+        self.outboxes: dict[MemberId, Outbox] = {}
+        self.completed: list[PendingReply] = []
+        self.must_ask = 0
+        self.has_backups = False
+        self.observers: tuple[Follow, ...] = ()
+        self._congested = 0
+        """Outboxes over their limit."""
+        self._table_asked_us = -TABLE_REQUEST_PAUSE_US
+
+    # -- refusing -------------------------------------------------------------------------
+
+    def admit(self, partition: PartitionReplica, name: str | None) -> None:
+        """Look at all reasons to refuse a write to a structure, before it has any effect.
+
+        Without a name it is a merge: its clients were answered before, on the other side of a
+        split, and no number of missing backups keeps it out.
+
+        Raises:
+            RetryableError: We are not the primary, the partition is migrating, or fewer than
+                ``min_in_sync`` backups are there.
+            OverloadedError: Too much is under way to a backup (``Outbox.is_full``).
+        """
+        if not partition.writable:
+            reason = "is migrating" if partition.is_primary else "has its primary elsewhere"
+            raise RetryableError(f"partition {partition.pid} {reason}")
+        if not self.must_ask:
+            return
+        limit = self._ctx.settings.unacknowledged_backups_max
+        for _, member in partition.backups:
+            outbox = self.outboxes.get(member)
+            if outbox is not None and outbox.is_full(limit):
+                raise OverloadedError(f"{outbox.in_flight} backup operations wait for {member}")
+        if name is not None:
+            self._shortage.admit(partition, name)
+
+    # -- targets --------------------------------------------------------------------------
+
+    def refresh_targets(self, partition: PartitionReplica) -> None:
+        """Work out anew who our backups are and to whom each fragment's operations go."""
+        if not partition.is_primary:
+            partition.backups = ()
+            self._shortage.close(partition)
+            self._count_must_ask()
+            for fragment in partition.fragments.values():
+                fragment.stop_sending()
+            return
+        members = self._ctx.members
+        partition.backups = tuple(
+            (ReplicaIndex(index), member)
+            for index, member in enumerate(partition.row)
+            if index and member is not None and members.get(member)
+        )
+        for fragment in partition.fragments.values():
+            fragment.head = b""
+            sync, both = fragment.sync_count, fragment.backup_count
+            fragment.sync_targets = tuple(
+                self._outbox(member) for index, member in partition.backups if index <= sync
+            )
+            waitless = [
+                self._outbox(member).follow
+                for index, member in partition.backups
+                if sync < index <= both
+            ]
+            fragment.others = (*waitless, *self.observers)
+        self.look_at_shortage(partition)
+
+    def look_at_shortage(self, partition: PartitionReplica) -> None:
+        """The backups of a partition of ours, or how many there could be, have changed."""
+        self._shortage.look(partition)
+        self._count_must_ask()
+
+    def _count_must_ask(self) -> None:
+        self.must_ask = self._congested + len(self._shortage.lacking)
+
+    def _outbox(self, member: MemberId) -> Outbox:
+        found = self.outboxes.get(member)
+        if found is None:
+            found = Outbox(member, self._ctx.started_us, self._ctx.next_number())
+            self.outboxes[member] = found
+        return found
+
+    # -- frames and acknowledgements ------------------------------------------------------
+
+    def take_backups(self) -> list[tuple[MemberId, bytes]]:
+        """The BACKUPS payloads of this turn, in the order in which they must be sent."""
+        payloads: list[tuple[MemberId, bytes]] = []
+        limit = self._ctx.settings.unacknowledged_backups_max
+        congested = 0
+        for member, outbox in self.outboxes.items():
+            if outbox.operations or outbox.must_resend:
+                fresh = outbox.take(self._ctx.now_us)
+                if len(fresh) == 1:
+                    payloads.append((member, fresh[0]))
+                else:
+                    payloads += [(member, payload) for payload in fresh]
+            if outbox.is_full(limit):
+                congested += 1
+        self._congested = congested
+        self.must_ask = congested + len(self._shortage.lacking)
+        self.has_backups = congested > 0
+        return payloads
+
+    def apply_acks(self, sender: MemberId, payload: bytes) -> Sequence[PendingReply]:
+        """Take an ACKS payload: releases replies into ``completed``.
+
+        Returns:
+            Replies whose write the sender has refused (decision 5); mostly none.
+
+        Raises:
+            ProtocolError: The payload is malformed.
+        """
+        outbox = self.outboxes.get(sender)
+        if outbox is not None and len(payload) == ACKS.size:
+            incarnation, stream, sequence, gap, count = _unpack_acks(payload)
+            if not gap and not count:  # nearly every one
+                if stream == outbox.stream and incarnation == outbox.incarnation:
+                    outbox.acknowledge(sequence, self.completed)
+                return ()
+        incarnation, stream, sequence, gap, refusals = read_acks(payload)
+        if outbox is None or stream != outbox.stream or incarnation != outbox.incarnation:
+            return ()
+        found = [outbox.refuse(*refusal) for refusal in refusals]
+        if refusals:
+            self._ask_for_table()
+        self.has_backups = self.has_backups or gap != 0
+        if gap and sequence < outbox.acknowledged:
+            outbox.renumber(self._ctx.next_number())
+        else:
+            outbox.acknowledge(sequence, self.completed)
+            outbox.must_resend = outbox.must_resend or gap != 0
+        return [reply for reply in found if reply is not None]
+
+    def _ask_for_table(self) -> None:
+        """We were taken for a stale primary: get the present table (decision 5)."""
+        ctx = self._ctx
+        master = ctx.master
+        if master is None or master == ctx.id:
+            return
+        if ctx.now_us - self._table_asked_us >= TABLE_REQUEST_PAUSE_US:
+            self._table_asked_us = ctx.now_us
+            ctx.send(master, TableRequested(stamp=0))
+
+    def expire_replies(self, before_us: int) -> None:
+        """Decide replies whose frames were closed before that moment."""
+        for outbox in self.outboxes.values():
+            self._counters["backup_timeouts"] += outbox.expire(before_us, self.completed)
+
+    def stalled(self, before_us: int) -> int:
+        """Backups that owe us an acknowledgement since before that moment."""
+        since = [outbox.waits_since_us() for outbox in self.outboxes.values()]
+        return sum(moment is not None and moment < before_us for moment in since)
+
+    # -- links and members ----------------------------------------------------------------
+
+    def link_lost(self, member: MemberId) -> None:
+        """Keep what goes to a member."""
+        outbox = self.outboxes.get(member)
+        if outbox is not None:
+            outbox.link_lost()
+
+    def link_restored(self, member: MemberId) -> None:
+        """Send again what was not acknowledged (decision 4)."""
+        outbox = self.outboxes.get(member)
+        if outbox is not None:
+            outbox.link_restored()
+            self.has_backups = True
+
+    def member_left(self, member: MemberId) -> None:
+        """The member is off the list: what waits for it counts as done, and as not backed up."""
+        outbox = self.outboxes.pop(member, None)
+        if outbox is None:
+            return
+        heads = Counter(head for body in outbox.unacknowledged() for head in _heads_in(body))
+        found: Counter[Fragment] = Counter()
+        for head, count in heads.items():
+            partition = self._partitions[HEAD.unpack_from(head)[0]]
+            for fragment in partition.fragments.values() if partition.is_primary else ():
+                if fragment.head == head:
+                    found[fragment] = count
+        self._shortage.lost_on_the_way(outbox, found)
+        outbox.close(self.completed)
+
+
+def encode(fragment: Fragment, head: bytes, operation: bytes, ack_to: bytes) -> bytes:
+    """A backup operation with any number of counters."""
+    count = fragment.backup_count
+    counters = fragment.counters()
+    length = 8 + 8 * count + len(ack_to) + len(head) + len(operation)
+    flags = WITH_CLIENT_ACK if ack_to else 0
+    prefix = _pack_prefix(length, len(head), count, flags, counters[0])
+    more = COUNTERS[count - 1].pack(*counters[1:count])
+    return b"".join((prefix, more, ack_to, head, operation))
+
+
+def make_head(partition: PartitionReplica, fragment: Fragment) -> bytes:
+    """What a fragment's operations begin with until its row changes."""
+    count = fragment.backup_count
+    began = (partition.pid, partition.version, fragment.generation)
+    fixed = HEAD.pack(*began, fragment.lineage, fragment.base_lineage, count)
+    base = COUNTERS[count].pack(*fragment.base[:count])
+    fragment.head = fixed + base + fragment.namespace.encode()
+    return fragment.head
+
+
+def _heads_in(body: bytes) -> list[bytes]:
+    """The heads of the operations of a frame of ours."""
+    heads: list[bytes] = []
+    at = 0
+    while at < len(body):
+        length, head_length, k, flags, _ = PREFIX.unpack_from(body, at)
+        start = at + 8 + 8 * k + (CLIENT_ACK_BYTES if flags else 0)
+        heads.append(body[start : start + head_length])
+        at += length
+    return heads

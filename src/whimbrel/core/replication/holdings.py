@@ -1,0 +1,236 @@
+"""The fragments of one member: made, held, discarded and freed here and nowhere else.
+
+A fragment that is held stands in its partition; with one that goes, everything that was known of it
+goes, and a large store is freed in pieces whichever way it went. What was destroyed is remembered
+by its number, so that no late copy brings it back (D11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from whimbrel.core.check import check
+from whimbrel.core.context import Context
+from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.messages import FragmentPart
+from whimbrel.core.replication.backups_out import PREFIX, BackupsOut, encode, make_head
+from whimbrel.core.replication.deferred_free import DeferredFree
+from whimbrel.core.replication.doubts import Doubts
+from whimbrel.core.replication.fragments import Fragment, Observer, PartitionReplica, Store
+from whimbrel.core.replication.outbox import Reply
+from whimbrel.core.replication.shortage import Shortage
+from whimbrel.core.replication.vectors import make_lineage
+from whimbrel.errors import SerializationError
+
+_pack_prefix = PREFIX.pack
+
+StoreFactory = Callable[[str], Store]
+BackupCounts = Callable[[str], tuple[int, int]]
+
+
+class Holdings:
+    """The only owner of fragments; stores give ``deferred`` what a ``clear`` leaves behind."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        partitions: Sequence[PartitionReplica],
+        outgoing: BackupsOut,
+        shortage: Shortage,
+        doubts: Doubts,
+    ) -> None:
+        self._ctx = ctx
+        self._outgoing = outgoing
+        self._shortage = shortage
+        self._doubts = doubts
+        self.partitions = partitions
+        self.deferred = DeferredFree(ctx)
+        self._services: dict[str, tuple[StoreFactory, BackupCounts]] = {}
+        self._generations: dict[Namespace, int] = {}
+        """Of namespaces that were destroyed, the number of the latest destruction."""
+        self._begun: dict[Namespace, None] = {}
+        """Namespaces of which something may be held here."""
+        self._observers: tuple[Observer, ...] = ()
+        self._heads: dict[MemberId, dict[bytes, Fragment]] = {}
+
+    def register(self, service: str, factory: StoreFactory, counts: BackupCounts) -> None:
+        """Let a service keep fragments here: the part of their namespaces before the slash.
+
+        The others give an empty store, and the (sync, async) backups, of a structure by its name.
+        """
+        self._services[service] = (factory, counts)
+
+    # -- fragments ------------------------------------------------------------------------
+
+    def make(
+        self, pid: PartitionId, namespace: Namespace, part: FragmentPart | None = None
+    ) -> Fragment:
+        """An empty fragment that nobody holds yet, for the copy that a part is of, or of today.
+
+        Raises:
+            SerializationError: No service of ours is responsible for the namespace.
+        """
+        service, _, name = namespace.partition("/")
+        known = self._services.get(service)
+        if known is None:
+            raise SerializationError(f"no service is responsible for {namespace}")
+        factory, counts = known
+        sync, asynchronous = counts(name) if part is None else part.settings
+        fragment = Fragment(pid, namespace, factory(name), sync, asynchronous)
+        today = self._generations.get(namespace, 0)
+        fragment.generation = today if part is None else part.generation
+        return fragment
+
+    def begin(self, partition: PartitionReplica, namespace: Namespace) -> Fragment:
+        """The primary's fragment, made and counted from zero when it is not there."""
+        found = partition.fragments.get(namespace)
+        if found is not None:
+            return found
+        check(partition.is_primary, "only a primary begins a fragment")
+        fragment = self.make(partition.pid, namespace)
+        # A name of its own for each beginning: see vectors.make_lineage.
+        name = f"{self._ctx.id}@{self._ctx.started_us}/{self._ctx.next_number()}"
+        fragment.lineage = make_lineage(partition.version, name)
+        self.hold(partition, fragment)
+        self._outgoing.refresh_targets(partition)
+        return fragment
+
+    def hold(self, partition: PartitionReplica, fragment: Fragment) -> bool:
+        """Hold a fragment, in place of the one of its namespace, unless it was destroyed meanwhile.
+
+        A copy, and a backup operation, may have been under way when its sender and we heard of
+        the destruction; what was destroyed must not come back with it.
+
+        Returns:
+            Whether it is held; if not it is freed.
+        """
+        namespace = fragment.namespace
+        if self.is_destroyed(namespace, fragment.generation):
+            self.free(fragment)
+            return False
+        self.destroy(namespace, fragment.generation)
+        self._begun[namespace] = None
+        self.discard(partition, namespace)
+        partition.add(fragment)
+        for observer in self._observers:
+            self._attach(fragment)
+            observer.held(partition, fragment)
+        return True
+
+    def discard(self, partition: PartitionReplica, namespace: Namespace) -> None:
+        """Hold a fragment no longer; its vector (bug 34) and all that is noted of it go, too."""
+        fragment = partition.drop(namespace)
+        if fragment is not None:
+            self._shortage.close_fragment(fragment)
+            self._doubts.forget(fragment)
+            self.forget_heads()
+            for observer in self._observers:
+                observer.discarded(partition, fragment)
+            self.free(fragment)
+
+    def free(self, fragment: Fragment) -> None:
+        """Give back the memory of a fragment that nobody holds."""
+        self.deferred.take(fragment.store.release())
+
+    def is_destroyed(self, namespace: Namespace, generation: int) -> bool:
+        """Whether what was begun after that destruction has been destroyed by a later one."""
+        return generation < self._generations.get(namespace, 0)
+
+    def destroy(self, namespace: Namespace, generation: int) -> None:
+        """Discard what a structure held before the destruction of this number, everywhere."""
+        if generation <= self._generations.get(namespace, 0):
+            return
+        self._generations[namespace] = generation
+        if namespace not in self._begun:
+            return
+        del self._begun[namespace]
+        for partition in self.partitions:
+            if namespace in partition.fragments:
+                self.discard(partition, namespace)
+                self._doubts.announce(partition)
+        self._shortage.forget(namespace)
+
+    # -- changes --------------------------------------------------------------------------
+
+    def change(
+        self, partition: PartitionReplica, fragment: Fragment, operation: bytes, reply: Reply
+    ) -> None:
+        """Count a change that was made here as primary, and send it to the backups (AE-02, AE-04).
+
+        ``operation`` is the store's backup operation; the ``remaining`` of a reply that waits for
+        it rises by the acknowledgements that will come.
+        """
+        count = fragment.backup_count
+        if not count:
+            for follow in fragment.others:
+                follow(fragment, operation, b"")
+            return
+        value = fragment.value + 1
+        fragment.value = value
+        targets = fragment.sync_targets
+        if not targets and not fragment.others:
+            return
+        head = fragment.head or make_head(partition, fragment)
+        ack_to = b"" if reply is None else reply.ack_to
+        if count == 1:
+            length = 16 + len(ack_to) + len(head) + len(operation)
+            prefix = _pack_prefix(length, len(head), 1, 1 if ack_to else 0, value)
+            record = b"".join((prefix, ack_to, head, operation))
+        else:
+            record = encode(fragment, head, operation, ack_to)
+        self._outgoing.has_backups = True
+        for outbox in targets:
+            outbox.operations.append(record)
+            outbox.replies.append(reply)
+        if fragment.others:
+            if ack_to:
+                record = encode(fragment, head, operation, b"")
+            for follow in fragment.others:
+                follow(fragment, operation, record)
+        if reply is not None:
+            reply.remaining += len(targets)
+            reply.partition_id = partition.pid
+
+    # -- observers ------------------------------------------------------------------------
+
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer what is held now, and each change from now on."""
+        self._observers = (*self._observers, observer)
+        self._outgoing.observers = (
+            *self._outgoing.observers,
+            lambda fragment, operation, _record: observer.changed(fragment, operation),
+        )
+        for partition in self.partitions:
+            for fragment in partition.fragments.values():
+                self._attach(fragment)
+                observer.held(partition, fragment)
+            if partition.is_primary:
+                self._outgoing.refresh_targets(partition)
+
+    def _attach(self, fragment: Fragment) -> None:
+        """Have the changes told that come to a fragment from its primary."""
+
+        def apply(buffer: bytes, start: int, end: int) -> None:
+            fragment.store.apply(buffer, start, end)
+            for observer in self._observers:
+                observer.changed(fragment, buffer[start:end])
+
+        fragment.apply = apply
+
+    # -- heads ----------------------------------------------------------------------------
+
+    def heads_of(self, sender: MemberId) -> dict[bytes, Fragment]:
+        """The heads of a member's backup operations that were checked, and where they lead to.
+
+        Valid until a row, a lineage or a fragment changes.
+        """
+        return self._heads.setdefault(sender, {})
+
+    def forget_heads(self) -> None:
+        """Check every head anew: a row, a lineage or a fragment has changed."""
+        for heads in self._heads.values():
+            heads.clear()
+
+    def forget_sender(self, member: MemberId) -> None:
+        """The member is off the list."""
+        self._heads.pop(member, None)
