@@ -10,7 +10,7 @@ from tests.property.test_replication_random import PARTITIONS, Story
 from tests.unit.replication_net import Host, key, value
 
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
-from whimbrel.core.settings import MapSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.core.structures.map_store import MapStore
 
 Key = tuple[int, str]
@@ -63,7 +63,7 @@ class Observed(Story):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         maps = (MapSettings("default", self.backups), MapSettings("b0", 0), MapSettings("a1", 0, 1))
-        settings = msgspec.structs.replace(self.net.settings, maps=maps)
+        settings = msgspec.structs.replace(self.net.settings, structures=maps)
         for host in self.net.hosts.values():
             host.ctx.settings = settings
         self.mirrors: dict[str, Mirror] = {}

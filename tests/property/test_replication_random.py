@@ -17,7 +17,7 @@ from tests.unit.replication_net import SECOND, SETTINGS, Net, key, migration
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.core.settings import MapSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import SerializationError
 
 PARTITIONS = 3
@@ -36,7 +36,7 @@ class Story:
             backup_sync_interval_us=5 * SECOND,
             migration_chunk_bytes_max=self.rng.choice((50, 400, 10_000)),
             replication_max_parallel=self.rng.choice((1, 2, 10)),
-            maps=(MapSettings("default", self.backups),),
+            structures=(MapSettings("default", self.backups),),
         )
         self.net = Net(self.names, settings)
         self.alive = self.names

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from whimbrel.core.effects import Note
-from whimbrel.core.settings import MapSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.sim.client import SimClient
 from whimbrel.sim.faults.event import FaultEvent
 from whimbrel.sim.faults.nemesis import Nemesis
@@ -102,7 +102,9 @@ def play(seed: int, register: MapSettings) -> Report:
     lines += [f"at {MERGED_S} calm"]
     scenario = parse_scenario("\n".join(lines))
     plan = scenario.plan()
-    settings = msgspec.structs.replace(plan.settings, maps=(*plan.settings.maps, register))
+    settings = msgspec.structs.replace(
+        plan.settings, structures=(*plan.settings.structures, register)
+    )
     plan = msgspec.structs.replace(plan, settings=settings, lite_hosts=0)
     return simulate(seed, "split", script=list(scenario.events), plan=plan)
 

@@ -15,7 +15,7 @@ from whimbrel.core.events import GridEvent
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
     AddressUnreachable,
     LeaveWanted,
@@ -25,6 +25,7 @@ from whimbrel.core.stimuli import (
     Stimulus,
     TimerFired,
 )
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.serving.engine import Engine
 from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
 from whimbrel.wire.codec import decode_event, decode_response, encode_request
@@ -46,7 +47,7 @@ def quick_settings(**changes: Any) -> CoreSettings:
     """Small and fast: 7 partitions, one backup unless a map says otherwise."""
     values: dict[str, Any] = {
         "partition_count": 7,
-        "maps": (
+        "structures": (
             MapSettings("default"),
             MapSettings("b0*", 0),
             MapSettings("b2*", 2),

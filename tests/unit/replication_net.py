@@ -21,13 +21,14 @@ from whimbrel.core.model import (
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import CoreSettings
 from whimbrel.core.structures.map_service import MapService
+from whimbrel.core.structures.map_settings import MapSettings
 
 SECOND = 1_000_000
 SETTINGS = CoreSettings(
     partition_count=4,
-    maps=(
+    structures=(
         MapSettings("default"),
         MapSettings("b0*", 0),
         MapSettings("b2*", 2),

@@ -11,7 +11,8 @@ from whimbrel.bench import hot_path, planner
 from whimbrel.bench.engines import BenchCluster
 from whimbrel.cli import bench as command
 from whimbrel.cli.main import run
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures.map_settings import MapSettings
 
 
 def test_help_lists_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +66,9 @@ def test_requests_reach_primary_and_backup() -> None:
     """Goal: the benchmark's cluster is a real one. Method: keys put through it are on two
     members each.
     """
-    cluster = BenchCluster(3, CoreSettings(partition_count=271, maps=(MapSettings("default"),)))
+    cluster = BenchCluster(
+        3, CoreSettings(partition_count=271, structures=(MapSettings("default"),))
+    )
     chunks = hot_path._chunks(cluster, "put", "things", hot_path.DEPTH)
     for member, data in chunks[:6]:
         cluster.request(member, data)

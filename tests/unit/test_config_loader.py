@@ -9,7 +9,8 @@ import pytest
 from whimbrel.config import Config, Flag, explain, load, split_setting
 from whimbrel.config.settings import RuntimeSettings
 from whimbrel.core.ids import Address
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import ConfigError
 
 
@@ -79,10 +80,10 @@ def test_the_longest_pattern_wins_and_of_equal_ones_the_first() -> None:
     """
     twice = (MapSettings("ab*", 2), MapSettings("ab*", 3), MapSettings("x", 2), MapSettings("x", 3))
     for maps in ((MapSettings("a*", 1), *twice), (*twice, MapSettings("a*", 1))):
-        core = CoreSettings(maps=maps)
-        assert core.map_settings("abc").backup_count == 2
-        assert core.map_settings("ac").backup_count == 1
-        assert core.map_settings("x").backup_count == 2
+        core = CoreSettings(structures=maps)
+        assert core.structure(MapSettings, "abc").backup_count == 2
+        assert core.structure(MapSettings, "ac").backup_count == 1
+        assert core.structure(MapSettings, "x").backup_count == 2
 
 
 def test_maps_by_pattern(tmp_path: Path) -> None:
@@ -98,13 +99,13 @@ def test_maps_by_pattern(tmp_path: Path) -> None:
         sets("map.b3*.backup_count=3", "map.b3*.async_backup_count=2"),
     )
     core = config.core
-    assert core.map_settings("other").backup_count == 2
-    assert core.map_settings("a.b").time_to_live_s == 60
-    assert core.map_settings("a.b").backup_count == 2
-    assert core.map_settings("b1 x").backup_count == 0
-    assert core.map_settings("flights").backup_count == 3
-    assert core.map_settings("a__b").max_idle_s == 4
-    assert core.map_settings("b3 y").async_backup_count == 2
+    assert core.structure(MapSettings, "other").backup_count == 2
+    assert core.structure(MapSettings, "a.b").time_to_live_s == 60
+    assert core.structure(MapSettings, "a.b").backup_count == 2
+    assert core.structure(MapSettings, "b1 x").backup_count == 0
+    assert core.structure(MapSettings, "flights").backup_count == 3
+    assert core.structure(MapSettings, "a__b").max_idle_s == 4
+    assert core.structure(MapSettings, "b3 y").async_backup_count == 2
     assert sources(config)["map.a.b.backup_count"] == (2, "as map.default.backup_count")
 
 
@@ -138,8 +139,8 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         f"{file}:13: network.port must be a whole number, not the switch True",
         f'{file}:14: network.join must be a list like ["host:port"], not 5',
         "WHIMBREL_MAP__X__BACKUP_CUONT: unknown key 'map.x.backup_cuont'; did you mean "
-        "map.x.backup_count?; a map has backup_count, async_backup_count, time_to_live_s, "
-        "max_idle_s, min_in_sync, merge_policy, split_brain_minimum_size, "
+        "map.x.backup_count?; a map has backup_count, async_backup_count, min_in_sync, "
+        "time_to_live_s, max_idle_s, merge_policy, split_brain_minimum_size, "
         "split_brain_protects",
         "--set partition.cuont: unknown key 'partition.cuont'; did you mean partition.count?",
         "--set membership.heartbeat_timeout_s: membership.heartbeat_timeout_s must be a number of "
@@ -296,7 +297,7 @@ def test_minimum_size_of_maps_goes_from_pattern_to_default_to_cluster() -> None:
     config = load(settings=["map.orders*.backup_count=2"])
     assert sources(config)[name] == (0, "default")
     assert sources(config)["map.orders*.split_brain_protects"] == ("write", "default")
-    assert config.core.map_settings("orders").split_brain_minimum_size is None
+    assert config.core.structure(MapSettings, "orders").split_brain_minimum_size is None
     config = load(settings=["map.orders*.backup_count=2", f"{shared}=3"])
     assert sources(config)[name] == (3, f"as {shared}")
     of_default = "map.default.split_brain_minimum_size"
@@ -304,12 +305,12 @@ def test_minimum_size_of_maps_goes_from_pattern_to_default_to_cluster() -> None:
     assert sources(config)[name] == (4, f"as {of_default}")
     config = load(settings=[f"{name}=5", f"{shared}=3", "map.orders*.split_brain_protects=read"])
     assert sources(config)[name] == (5, f"flag --set {name}")
-    assert config.core.map_settings("orders").split_brain_minimum_size == 5
-    assert config.core.map_settings("orders").split_brain_protects == "read"
+    assert config.core.structure(MapSettings, "orders").split_brain_minimum_size == 5
+    assert config.core.structure(MapSettings, "orders").split_brain_protects == "read"
     for wrong, words in (("-1", "between 0 and 65000"), ("few", "a whole number")):
         with pytest.raises(ConfigError, match=f"split_brain_minimum_size must be .*{words}"):
             load(settings=[f"{name}={wrong}"])
-    with pytest.raises(ConfigError, match="must be one of write, read, read_write, not 'all'"):
+    with pytest.raises(ConfigError, match="must be one of read, read_write, write, not 'all'"):
         load(settings=["map.orders*.split_brain_protects=all"])
 
 
@@ -317,8 +318,8 @@ def test_min_in_sync_is_possible_or_refused() -> None:
     """Goal: backups that a map has not got cannot be demanded. Method: as many, one more, none."""
     name = "map.orders*.min_in_sync"
     config = load(settings=[f"{name}=2", "map.orders*.backup_count=2"])
-    assert config.core.map_settings("orders").min_in_sync == 2
-    assert config.core.map_settings("others").min_in_sync == 0
+    assert config.core.structure(MapSettings, "orders").min_in_sync == 2
+    assert config.core.structure(MapSettings, "others").min_in_sync == 0
     with pytest.raises(ConfigError, match=r"min_in_sync \(2\) must not be above .*backup_count"):
         load(settings=[f"{name}=2"])
     with pytest.raises(ConfigError, match="between 0 and 6"):
@@ -329,8 +330,8 @@ def test_merge_policy_is_known_or_refused() -> None:
     """M6: a policy goes by its name in the field, too; an unknown one is refused by name."""
     field = "com.hazelcast.spi.merge.LatestUpdateMergePolicy"
     core = load(settings=[f"map.orders.merge_policy={field}"]).core
-    assert core.map_settings("orders").merge_policy == "LatestUpdate"
-    assert core.map_settings("others").merge_policy == "PutIfAbsent"
+    assert core.structure(MapSettings, "orders").merge_policy == "LatestUpdate"
+    assert core.structure(MapSettings, "others").merge_policy == "PutIfAbsent"
     with pytest.raises(ConfigError, match="'Newest'; known are PutIfAbsent, LatestUpdate"):
         load(settings=["map.orders.merge_policy=Newest"])
 

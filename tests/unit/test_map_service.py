@@ -8,7 +8,6 @@ from tests.unit.replication_net import SETTINGS, Host, Net, key, value
 
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.core.settings import MapSettings
 from whimbrel.core.structures.map_service import (
     ADDED,
     ENTRY_BYTES_MAX,
@@ -19,6 +18,7 @@ from whimbrel.core.structures.map_service import (
     UPDATED,
     MapService,
 )
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import stored_key
 from whimbrel.errors import RetryableError, UsageError
@@ -30,8 +30,8 @@ class Stage:
     """A primary with one backup, and shorthand for its partition 0."""
 
     def __init__(self) -> None:
-        maps = (*SETTINGS.maps, MapSettings("short", time_to_live_s=5, max_idle_s=3))
-        self.net = Net("ab", msgspec.structs.replace(SETTINGS, maps=maps))
+        maps = (*SETTINGS.structures, MapSettings("short", time_to_live_s=5, max_idle_s=3))
+        self.net = Net("ab", msgspec.structs.replace(SETTINGS, structures=maps))
         self.net.set_row(0, "ab", 2)
         self.net.set_row(1, "ab", 2)
         self.net.pump()

@@ -21,7 +21,7 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.replication.anti_entropy import ABSENT_US, ANNOUNCED_MAX
 from whimbrel.core.replication.dataplane import DataPlane
-from whimbrel.core.settings import MapSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.core.structures.record import RECORD_BYTES, stored_key
 
 
@@ -493,7 +493,7 @@ def test_losing_most_backups_ends_in_equal_data_and_full_permits(
         partition_count=5,
         backup_sync_interval_us=5 * SECOND,
         migration_chunk_bytes_max=500,
-        maps=(MapSettings("default", backups),),
+        structures=(MapSettings("default", backups),),
     )
     net = Net(names, settings)
     rows = {}

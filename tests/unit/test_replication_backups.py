@@ -437,7 +437,7 @@ def test_large_turns_are_split_into_frames() -> None:
 
 def test_clients_that_count_are_told_by_the_backup() -> None:
     """Decision 7: an applied operation names client and correlation; asynchronous ones do not."""
-    net = Net("abc", msgspec.structs.replace(SETTINGS, maps=(SETTINGS.maps[0],)))
+    net = Net("abc", msgspec.structs.replace(SETTINGS, structures=(SETTINGS.structures[0],)))
     net.set_row(0, "abc", 3)
     net.pump()
     plane = net["a"].plane

@@ -22,7 +22,7 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration.repair import promotion_step
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.partition.planner import plan_row
-from whimbrel.core.settings import MapSettings
+from whimbrel.core.structures.map_settings import MapSettings
 
 SETTINGS_1 = msgspec.structs.replace(SETTINGS, partition_count=1)
 NO_BACKUP_TO_SIX = tuple(MapSettings(f"k{count}", count) for count in range(7))
@@ -71,7 +71,7 @@ def test_a_promotion_names_the_old_and_the_new_index() -> None:
 
 def with_every_depth(row: str, version: int) -> DataNet:
     """Maps of 0 to 6 backups with an entry each in partition 0."""
-    settings = msgspec.structs.replace(DATA_SETTINGS, maps=NO_BACKUP_TO_SIX)
+    settings = msgspec.structs.replace(DATA_SETTINGS, structures=NO_BACKUP_TO_SIX)
     net = DataNet(MEMBERS, settings)
     net.set_row(0, row, version)
     for count in range(7):

@@ -27,8 +27,8 @@ from whimbrel.core.safety import (
     survived_failures,
     unsafe_because,
 )
-from whimbrel.core.settings import MapSettings
 from whimbrel.core.stimuli import Started
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.serving.engine import Engine
 
 INFOS = [MemberInfo(MemberId(name), Address("127.0.0.1", 1)) for name in "ab"]
@@ -264,7 +264,9 @@ def test_the_least_of_all_maps_is_survived() -> None:
     """Goal: ``survives`` is the least over the maps there are; without any, what the next one gets.
     Method: three members; maps with two, one and no backups come one after the other.
     """
-    pump = Pump(quick_settings(maps=(MapSettings("default", 2), *quick_settings().maps[1:])))
+    pump = Pump(
+        quick_settings(structures=(MapSettings("default", 2), *quick_settings().structures[1:]))
+    )
     pump.form(3)
     fake = fakes(pump)[0]
     client = pump.client(pump.nodes[0])

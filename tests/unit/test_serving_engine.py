@@ -9,6 +9,7 @@ import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, member_id, quick_settings
 from tests.unit.wire_samples import frame
 
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.serialization.data import to_data
 from whimbrel.serving import intake as intake_module
 from whimbrel.serving.outputs import ToClient
@@ -497,4 +498,4 @@ def test_metrics_count_requests(client: Client) -> None:
 def test_settings_choose_backups() -> None:
     """Goal: the registry tells each map's configured backups."""
     settings = quick_settings()
-    assert settings.map_settings("b0 x").backup_count == 0
+    assert settings.structure(MapSettings, "b0 x").backup_count == 0

@@ -17,7 +17,8 @@ from whimbrel.admin.documents import ClusterDocuments
 from whimbrel.core import messages as m
 from whimbrel.core.ids import namespace_of
 from whimbrel.core.model import ClusterState
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import RetryableError
 from whimbrel.serialization.data import to_data
 from whimbrel.wire.errors import OPERATION_TIMEOUT, RETRYABLE
@@ -157,7 +158,7 @@ def test_the_count_against_a_twin(seed: int) -> None:
         elif plane.partitions[0].writable:
             name = generator.choice(["m", "b0", "b2", "b3", "a1"])
             reply = net.put(name, generator.randrange(4), "x")
-            asked = SETTINGS.map_settings(name).backup_count
+            asked = SETTINGS.structure(MapSettings, name).backup_count
             is_short = reply.remaining < min(asked, len(listed) - 1)
             expected[name] = expected.get(name, 0) + is_short
         net.pump()
@@ -187,7 +188,7 @@ def test_a_destroyed_map_begins_at_zero() -> None:
 @pytest.fixture
 def alone() -> tuple[Pump, Client]:
     """A lone member with ten entries in a map without, and none in one with ``min_in_sync``."""
-    pump = Pump(quick_settings(maps=MAPS))
+    pump = Pump(quick_settings(structures=MAPS))
     pump.form(1)
     client = pump.client(pump.nodes[0])
     fill(client, 10)
@@ -199,7 +200,7 @@ def test_a_write_with_too_few_backups_has_no_effect(method: str, fields: dict[st
     """Goal: every write is refused as retryable before it has an effect. Method: two members with
     an entry; one dies and its copies are not made again, for there is nobody.
     """
-    pump = Pump(quick_settings(maps=MAPS))
+    pump = Pump(quick_settings(structures=MAPS))
     pump.form(2)
     client = pump.client(pump.nodes[0])
     put(client, 0, "value 0", "kept")
@@ -280,7 +281,7 @@ def test_an_asynchronous_backup_does_not_count() -> None:
     that is asynchronous for one map and synchronous for the other.
     """
     maps = (MapSettings("m", 1, 1, min_in_sync=1), MapSettings("b2", 2, min_in_sync=1))
-    net = Net("ab", CoreSettings(partition_count=4, maps=maps))
+    net = Net("ab", CoreSettings(partition_count=4, structures=maps))
     net.set_row(0, "a-b", 2)
     assert net.put("b2", 1, "x").remaining == 1
     with pytest.raises(RetryableError, match="0 synchronous backups now"):
@@ -289,7 +290,7 @@ def test_an_asynchronous_backup_does_not_count() -> None:
 
 def test_a_dirty_backup_is_there() -> None:
     """Goal: a backup that lacks something older applies and acknowledges this write: it counts."""
-    net = Net("ab", CoreSettings(partition_count=4, maps=MAPS))
+    net = Net("ab", CoreSettings(partition_count=4, structures=MAPS))
     net.set_row(0, "ab", 2)
     net.put("kept", 1, "x")
     net.pump()

@@ -11,8 +11,8 @@ from tests.unit.split_pump import SplitPump, data, totals
 from whimbrel.core.effects import Stopped
 from whimbrel.core.merging import policies
 from whimbrel.core.messages import MergeAnswered, MergeRequested
-from whimbrel.core.settings import MapSettings
 from whimbrel.core.structures.map_service import MERGED
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.core.structures.record import EntryView
 from whimbrel.errors import UsageError
 
@@ -22,7 +22,7 @@ POLICIES = ("PutIfAbsent", "LatestUpdate", "HigherHits", "Discard", "PassThrough
 
 def make_pump(**changes: object) -> SplitPump:
     maps = (MapSettings("default"), *(MapSettings(name, merge_policy=name) for name in POLICIES))
-    return SplitPump(quick_settings(**{"maps": maps, **changes}))
+    return SplitPump(quick_settings(**{"structures": maps, **changes}))
 
 
 def split_cluster(pump: SplitPump, name: str) -> tuple[list[Node], list[Node], Client, Client]:
@@ -386,7 +386,9 @@ def test_what_the_cluster_lost_with_a_removed_member_comes_back() -> None:
     both copies of some partitions; the cluster has lost these. It keeps what it wrote since, and
     what it has a copy of is dropped as always.
     """
-    pump = make_pump(maps=(MapSettings("default"), MapSettings("alone", 0)), partition_count=31)
+    pump = make_pump(
+        structures=(MapSettings("default"), MapSettings("alone", 0)), partition_count=31
+    )
     nodes = list(pump.form(4))
     one = pump.client(nodes[0])
     for key in KEYS:
@@ -477,7 +479,7 @@ def test_registered_policy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     policies.register_merge_policy("both", both)
     with pytest.raises(UsageError, match="already"):
         policies.register_merge_policy("PutIfAbsent", both)
-    pump = make_pump(maps=(MapSettings("default", merge_policy="both"),))
+    pump = make_pump(structures=(MapSettings("default", merge_policy="both"),))
     _, _, one, other = split_cluster(pump, "m")
     for key, value in (("k1", "small"), ("k2", "bad")):
         pump.put(one, "m", key, "big")
@@ -570,7 +572,7 @@ def test_minimum_size_is_per_map() -> None:
     """M6: a map's own minimum size and what it protects win over the cluster's; the longest
     pattern wins among patterns; a map may be exempt; other maps are as the cluster says.
     """
-    pump = make_pump(maps=MAPS, split_brain_minimum_size=2)
+    pump = make_pump(structures=MAPS, split_brain_minimum_size=2)
     nodes = list(pump.form(3))
     client = pump.client(nodes[0])
     names = ("m", "orders.new", "orders.seen", "cache")
@@ -625,7 +627,7 @@ def test_share_of_a_protected_map_is_refused() -> None:
     """M6: a member that refuses a map also refuses its share of a whole-map call asked elsewhere,
     by the map's own rule; the caller hears why.
     """
-    pump = make_pump(maps=MAPS)
+    pump = make_pump(structures=MAPS)
     nodes = list(pump.form(2))
     pump.run(10)
     for row in nodes[0].engine.server.operations.rows():

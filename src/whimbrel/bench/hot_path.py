@@ -15,7 +15,8 @@ import time
 
 from whimbrel.bench.engines import BenchCluster, BenchMember
 from whimbrel.core.partition.hashing import partition_hash, partition_of
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import OperationError
 from whimbrel.wire.codec import encode_request
 
@@ -36,7 +37,7 @@ Chunks = list[tuple[BenchMember, bytes]]
 def run() -> dict[str, float]:
     """Microseconds of CPU for one operation, by name of the case."""
     maps = (MapSettings("default"), MapSettings("b0*", 0), MapSettings("b2*", 2))
-    cluster = BenchCluster(3, CoreSettings(partition_count=PARTITIONS, maps=maps))
+    cluster = BenchCluster(3, CoreSettings(partition_count=PARTITIONS, structures=maps))
     figures: dict[str, float] = {}
     for name, backups in (("none", 0), ("one", 1), ("two", 2)):
         for method in ("put", "set", "get"):

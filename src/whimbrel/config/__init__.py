@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from whimbrel.config.explain import describe, explain
-from whimbrel.config.keys import KEYS, MAP_KEYS, Key
+from whimbrel.config.keys import KEYS, STRUCTURE_KEYS, Key
 from whimbrel.config.loader import Flag, load, split_setting
 from whimbrel.config.settings import Config, Entry, RuntimeSettings
 from whimbrel.config.values import parse_address
 
 __all__ = [
     "KEYS",
-    "MAP_KEYS",
+    "STRUCTURE_KEYS",
     "Config",
     "Entry",
     "Flag",

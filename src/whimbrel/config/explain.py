@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whimbrel.config.keys import KEYS, MAP_KEYS, Key, Kind
+from whimbrel.config.keys import KEYS, STRUCTURE_KEYS, Key, Kind
 from whimbrel.config.settings import Config
 
 
@@ -10,7 +10,7 @@ def explain(config: Config) -> list[dict[str, object]]:
     """Every key with its effective value and its origin.
 
     Returns:
-        ``[{"key": str, "value": JSON value, "source": str}, ...]`` in table order, maps last.
+        ``[{"key": str, "value": JSON value, "source": str}, ...]`` in table order, structures last.
         The source names the file and line, the environment variable, the flag, or ``default``.
     """
     return [
@@ -25,10 +25,12 @@ def explain(config: Config) -> list[dict[str, object]]:
 
 def describe() -> list[dict[str, str]]:
     """Every key as documentation lists it: ``key``, ``kind``, ``default``, ``range``, ``doc``,
-    ``property`` (the old name, or empty). Maps stand as ``map.PATTERN.…``.
+    ``property`` (the old name, or empty). Structures stand as ``KIND.PATTERN.…``.
     """
     rows = [_described(key.name, key) for key in KEYS]
-    return rows + [_described(f"map.PATTERN.{key.name}", key) for key in MAP_KEYS]
+    for kind, keys in STRUCTURE_KEYS.items():
+        rows += [_described(f"{kind}.PATTERN.{key.name}", key) for key in keys.values()]
+    return rows
 
 
 def _described(name: str, key: Key) -> dict[str, str]:

@@ -1,30 +1,47 @@
 """The one table of configuration keys: name, kind, default, limits, old name, meaning.
 
-Everything else in this package is derived from ``KEYS`` and ``MAP_KEYS``. A key's unit is the end
-of its name (``_s`` seconds, ``_ms``, ``_bytes``); ``scale`` brings it to the unit of the field it
-fills. ``alias`` is the property name that operators know from the papers (``hazelcast...``).
+Everything else in this package is derived from ``KEYS`` and ``STRUCTURE_KEYS``, and the latter from
+the fields of each kind's settings. A key's unit is the end of its name (``_s`` seconds, ``_ms``,
+``_bytes``); ``scale`` brings it to the unit of the field it fills. ``alias`` is the property name
+that operators know from the papers (``hazelcast...``).
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
+from msgspec.inspect import (
+    BoolType,
+    Field,
+    IntType,
+    LiteralType,
+    Metadata,
+    StrType,
+    StructType,
+    UnionType,
+    type_info,
+)
 
 from whimbrel.config.settings import RuntimeSettings, Value
-from whimbrel.core.ids import BACKUP_COUNT_MAX
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import (
+    CLUSTER_SIZE_MAX,
+    DEFAULT_PATTERN,
+    CoreSettings,
+    Protects,
+    StructureSettings,
+)
+from whimbrel.core.structures.map_settings import MapSettings
 
 PORT_FIRST = 5701
 """Where the search for a free data port begins."""
 ADMIN_OFFSET = 3_000
 """Distance of the admin port from the data port when none is given."""
 PORT_MAX = 65_535
-YEAR_S = 31_536_000
-SIZE_MAX = 65_000
-"""Largest minimum size of a cluster."""
-PROTECTS = ("write", "read", "read_write")
+PROTECTS = get_args(Protects)
+SETTINGS_TYPES: tuple[type[StructureSettings], ...] = (MapSettings,)
+"""Of every kind of structure: its fields are the keys of its tables."""
 
 
 class Kind(enum.StrEnum):
@@ -46,7 +63,7 @@ class Key(msgspec.Struct, frozen=True):
     name: str
     kind: Kind
     section: str
-    """``core``, ``runtime`` or ``map``: which settings struct the value goes to."""
+    """``core``, ``runtime`` or a kind of structure: which settings struct the value goes to."""
     field: str
     doc: str
     minimum: float = 0
@@ -76,7 +93,7 @@ class Key(msgspec.Struct, frozen=True):
 _DEFAULTS: dict[str, object] = {
     "core": CoreSettings(),
     "runtime": RuntimeSettings(),
-    "map": MapSettings("default"),
+    **{settings.kind: settings(DEFAULT_PATTERN) for settings in SETTINGS_TYPES},
 }
 
 
@@ -571,9 +588,9 @@ _SPLIT_BRAIN = (
         "split_brain_protection.minimum_size",
         "core",
         "split_brain_minimum_size",
-        "Data members below which this part of the cluster refuses; 0 never; see map.PATTERN too",
+        "Data members below which this part of the cluster refuses; 0 never; see KIND.PATTERN too",
         0,
-        SIZE_MAX,
+        CLUSTER_SIZE_MAX,
     ),
     _choice(
         "split_brain_protection.protects",
@@ -594,81 +611,58 @@ KEYS: tuple[Key, ...] = (
     *_REPLICATION,
     *_SPLIT_BRAIN,
 )
-"""Every key but those of maps, in the order in which ``config explain`` lists them."""
+"""Every key but those of structures, in the order in which ``config explain`` lists them."""
 
-MAP_KEYS: tuple[Key, ...] = (
-    _integer(
-        "backup_count",
-        "map",
-        "backup_count",
-        "Backups a write waits for",
-        0,
-        BACKUP_COUNT_MAX,
-    ),
-    _integer(
-        "async_backup_count",
-        "map",
-        "async_backup_count",
-        "Further backups a write does not wait for",
-        0,
-        BACKUP_COUNT_MAX,
-    ),
-    _integer(
-        "time_to_live_s",
-        "map",
-        "time_to_live_s",
-        "Entries end this long after they were written; 0 never",
-        0,
-        100 * YEAR_S,
-    ),
-    _integer(
-        "max_idle_s",
-        "map",
-        "max_idle_s",
-        "Entries end this long after they were last touched; 0 never",
-        0,
-        100 * YEAR_S,
-    ),
-    _integer(
-        "min_in_sync",
-        "map",
-        "min_in_sync",
-        "Writes are refused while fewer synchronous backups than this are there; 0 never",
-        0,
-        BACKUP_COUNT_MAX,
-    ),
-    _text(
-        "merge_policy",
-        "map",
-        "merge_policy",
-        "What becomes of the smaller part's entries after a split",
-    ),
-    Key(
-        "split_brain_minimum_size",
-        Kind.INTEGER,
-        "map",
-        "split_brain_minimum_size",
-        "Data members below which operations on these maps are refused; 0 never",
-        0,
-        SIZE_MAX,
-        optional=True,
-        shared="split_brain_protection.minimum_size",
-    ),
-    Key(
-        "split_brain_protects",
-        Kind.CHOICE,
-        "map",
-        "split_brain_protects",
-        "What of these maps a part that is too small refuses",
-        choices=PROTECTS,
-        optional=True,
-        shared="split_brain_protection.protects",
-    ),
-)
-"""Keys of ``map.PATTERN``; PATTERN is a map name that may end in ``*``, or ``default``."""
+SHARED = {
+    "split_brain_minimum_size": "split_brain_protection.minimum_size",
+    "split_brain_protects": "split_brain_protection.protects",
+}
+"""Fields of structures that are as for the cluster where nobody gave them."""
+
+
+def _structure_key(settings: type[StructureSettings], field: Field) -> Key:
+    """The key of a field, by the type and the limits that the field was declared with."""
+    parts = field.type.types if isinstance(field.type, UnionType) else (field.type,)
+    annotated = next(part for part in parts if isinstance(part, Metadata))
+    kind, minimum, maximum = Kind.TEXT, 0.0, 0.0
+    choices: tuple[str, ...] = ()
+    if isinstance(annotated.type, IntType):
+        kind, minimum, maximum = Kind.INTEGER, annotated.type.ge or 0, annotated.type.le or 0
+    elif isinstance(annotated.type, LiteralType):
+        kind, choices = Kind.CHOICE, tuple(str(value) for value in annotated.type.values)
+    elif isinstance(annotated.type, BoolType):
+        kind = Kind.SWITCH
+    elif isinstance(annotated.type, StrType):
+        maximum = annotated.type.max_length or 0
+    return Key(
+        field.name,
+        kind,
+        settings.kind,
+        field.name,
+        (annotated.extra_json_schema or {})["description"],
+        minimum,
+        maximum,
+        choices=choices,
+        optional=len(parts) > 1,
+        shared=SHARED.get(field.name, ""),
+    )
+
+
+def _structure_keys(settings: type[StructureSettings]) -> dict[str, Key]:
+    declared = cast("StructType", type_info(settings)).fields
+    return {field.name: _structure_key(settings, field) for field in declared if not field.required}
+
+
+STRUCTURE_KEYS: dict[str, dict[str, Key]] = {
+    settings.kind: _structure_keys(settings) for settings in SETTINGS_TYPES
+}
+"""By kind and field: keys of ``KIND.PATTERN``; PATTERN is a name that may end in ``*``, or
+``default``."""
 
 BY_NAME: dict[str, Key] = {key.name: key for key in KEYS}
-MAP_BY_NAME: dict[str, Key] = {key.name: key for key in MAP_KEYS}
 BY_ALIAS: dict[str, Key] = {key.alias: key for key in KEYS if key.alias}
-SECTIONS: tuple[str, ...] = (*dict.fromkeys(key.name.split(".")[0] for key in KEYS), "map")
+SECTIONS: tuple[str, ...] = (
+    *dict.fromkeys(key.name.split(".")[0] for key in KEYS),
+    *STRUCTURE_KEYS,
+)
 """The tables a file may have, beside ``[properties]``."""

@@ -17,10 +17,10 @@ from whimbrel.config.keys import (
     BY_ALIAS,
     BY_NAME,
     KEYS,
-    MAP_BY_NAME,
-    MAP_KEYS,
     PORT_MAX,
     SECTIONS,
+    SETTINGS_TYPES,
+    STRUCTURE_KEYS,
     Key,
     Kind,
 )
@@ -34,15 +34,13 @@ from whimbrel.config.values import (
     parse_address,
     shown,
 )
-from whimbrel.core.ids import BACKUP_COUNT_MAX
-from whimbrel.core.merging.policies import resolve as resolve_merge_policy
 from whimbrel.core.partition.groups import parse_patterns
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import DEFAULT_PATTERN, CoreSettings, StructureSettings
 from whimbrel.errors import ConfigError, UsageError
 
 ENVIRONMENT_PREFIX = "WHIMBREL_"
 PATTERNS_MAX = 1_000
-"""Map patterns; every first use of a map compares its name with all of them."""
+"""Patterns of a kind; every first use of a structure compares its name with all of them."""
 PATTERN_LENGTH_MAX = 255
 NEAR = 0.6
 """How alike (0 to 1) a known name must be to be suggested."""
@@ -88,7 +86,8 @@ class _Work:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.taken: dict[str, _Taken] = {}
-        self.patterns: dict[str, None] = {}
+        self.patterns: dict[tuple[str, str], None] = {}
+        """Kind and pattern of the structures that somebody gave something for."""
         self.broken: dict[str, None] = {}
         """Keys with a wrong value; rules that need them are not checked."""
 
@@ -99,19 +98,20 @@ class _Work:
         shared = self._shared(name)
         if shared in self.taken or shared in BY_NAME:
             return self.value(shared)
-        return (BY_NAME.get(name) or MAP_BY_NAME[name.rpartition(".")[2]]).default
+        return _key_named(name).default
 
     def _shared(self, name: str) -> str:
         """The key whose value holds where this one is not given; empty when there is none.
 
-        What a map pattern leaves open is as for all other maps, then as for the cluster, so that a
-        pattern that only sets a lifetime does not silently lower the number of backups.
+        What a pattern leaves open is as for all others of its kind, then as for the cluster, so
+        that a pattern that only sets a lifetime does not silently lower the number of backups.
         """
-        if name in BY_NAME:
-            return BY_NAME[name].shared
-        leaf = name.rpartition(".")[2]
-        of_default = f"map.default.{leaf}"
-        return of_default if of_default in self.taken else MAP_BY_NAME[leaf].shared
+        key = _key_named(name)
+        if name not in BY_NAME:
+            of_default = f"{key.section}.{DEFAULT_PATTERN}.{key.name}"
+            if of_default in self.taken:
+                return of_default
+        return key.shared
 
     def source(self, name: str) -> str:
         """Where the effective value comes from."""
@@ -130,6 +130,11 @@ class _Work:
             if name in self.taken:
                 return self.taken[name].where
         return names[0]
+
+
+def _key_named(name: str) -> Key:
+    """The key of a full name that was resolved."""
+    return BY_NAME.get(name) or STRUCTURE_KEYS[name.split(".")[0]][name.rpartition(".")[2]]
 
 
 def load(
@@ -234,8 +239,8 @@ def _environment_values(environment: Mapping[str, str], work: _Work) -> list[_Gi
                 work.problems.append(f"{variable}: write {right} for {flat[rest]}")
             continue
         parts = rest.lower().split("__")
-        if parts[0] == "map" and len(parts) > 3:  # a map name may hold the separator
-            parts = ["map", "__".join(parts[1:-1]), parts[-1]]
+        if parts[0] in STRUCTURE_KEYS and len(parts) > 3:  # a name may hold the separator
+            parts = [parts[0], "__".join(parts[1:-1]), parts[-1]]
         found.append(
             _Given(
                 ".".join(parts),
@@ -296,8 +301,8 @@ def _take(given: _Given, work: _Work) -> None:
     before = work.taken.get(name)
     if before is not None and before.where != given.where and _same_file(before, given):
         work.problems.append(f"{given.where} {name} is already set at {before.where.rstrip(':')}")
-    if key.section == "map":
-        work.patterns.setdefault(name.split(".", 1)[1].rpartition(".")[0])
+    if key.section in STRUCTURE_KEYS:
+        work.patterns.setdefault((key.section, name.split(".", 1)[1].rpartition(".")[0]))
     work.taken[name] = _Taken(value, given.where, given.source)
 
 
@@ -324,27 +329,30 @@ def _resolve(given: _Given) -> tuple[str, Key, float]:
         return name, BY_NAME[name], 1
     if name in SECTIONS:
         raise LookupError(f"{name} is a table: write keys such as {_example(name)}")
-    if name.startswith("map."):
-        return _resolve_map(name)
+    if name.split(".")[0] in STRUCTURE_KEYS:
+        return _resolve_structure(name)
     raise LookupError(f"unknown key {shown(name)}{_near_key(name)}")
 
 
-def _resolve_map(name: str) -> tuple[str, Key, float]:
-    """A key of ``map.PATTERN``; the pattern may hold dots, the key is what follows the last."""
-    pattern, _, leaf = name.removeprefix("map.").rpartition(".")
+def _resolve_structure(name: str) -> tuple[str, Key, float]:
+    """A key of ``KIND.PATTERN``; the pattern may hold dots, the key is what follows the last."""
+    kind, _, rest = name.partition(".")
+    pattern, _, leaf = rest.rpartition(".")
+    keys = STRUCTURE_KEYS[kind]
     if not pattern:
-        raise LookupError(f"unknown key {shown(name)}: write map.PATTERN.{leaf or 'backup_count'}")
-    if leaf not in MAP_BY_NAME:
-        near = difflib.get_close_matches(leaf, list(MAP_BY_NAME), 1, NEAR)
-        hint = f"; did you mean map.{pattern}.{near[0]}?" if near else ""
-        known = ", ".join(MAP_BY_NAME)
-        raise LookupError(f"unknown key {shown(name)}{hint}; a map has {known}")
+        key = leaf or next(iter(keys))
+        raise LookupError(f"unknown key {shown(name)}: write {kind}.PATTERN.{key}")
+    if leaf not in keys:
+        near = difflib.get_close_matches(leaf, list(keys), 1, NEAR)
+        hint = f"; did you mean {kind}.{pattern}.{near[0]}?" if near else ""
+        known = ", ".join(keys)
+        raise LookupError(f"unknown key {shown(name)}{hint}; a {kind} has {known}")
     if "*" in pattern[:-1] or len(pattern) > PATTERN_LENGTH_MAX or not pattern.isprintable():
         raise LookupError(
-            f"{shown(pattern)} is no map pattern: a printable name of at most "
+            f"{shown(pattern)} is no {kind} pattern: a printable name of at most "
             f"{PATTERN_LENGTH_MAX} characters, with * only at its end"
         )
-    return name, MAP_BY_NAME[leaf], 1
+    return name, keys[leaf], 1
 
 
 def _near(name: str, known: Sequence[str]) -> str:
@@ -363,8 +371,8 @@ def _near_key(name: str) -> str:
 
 
 def _example(section: str) -> str:
-    if section == "map":
-        return "map.default.backup_count"
+    if section in STRUCTURE_KEYS:
+        return f"{section}.{DEFAULT_PATTERN}.{next(iter(STRUCTURE_KEYS[section]))}"
     return next(name for name in BY_NAME if name.startswith(f"{section}."))
 
 
@@ -386,35 +394,18 @@ def _check_together(work: _Work) -> None:
             f"{work.blame(window, longest)} {window} ({work.value(window)}) must not be above "
             f"{longest} ({work.value(longest)})"
         )
-    for pattern in work.patterns:
-        sync, other = f"map.{pattern}.backup_count", f"map.{pattern}.async_backup_count"
-        total = _number(work, sync) + _number(work, other)
-        if total > BACKUP_COUNT_MAX:
-            say(
-                f"{work.blame(sync, other)} map {shown(pattern)} asks for {total} backups; "
-                f"at most {BACKUP_COUNT_MAX} are possible"
-            )
-        least = f"map.{pattern}.min_in_sync"
-        if work.sound(least, sync) and _number(work, least) > _number(work, sync):
-            say(
-                f"{work.blame(least, sync)} {least} ({work.value(least)}) must not be above "
-                f"{sync} ({work.value(sync)}): no write could ever be admitted"
-            )
-        _check_merge_policy(work, f"map.{pattern}.merge_policy")
-    if len(work.patterns) > PATTERNS_MAX:
-        say(f"map: {len(work.patterns)} patterns; at most {PATTERNS_MAX} are allowed")
+    for settings in _structures(work):
+        where = f"{settings.kind}.{settings.pattern}"
+        for fields, text in settings.problems():
+            names = [f"{where}.{field}" for field in fields]
+            if work.sound(*names):
+                say(f"{work.blame(*names)} {text}")
+    for kind in STRUCTURE_KEYS:
+        count = sum(1 for of_kind, _ in work.patterns if of_kind == kind)
+        if count > PATTERNS_MAX:
+            say(f"{kind}: {count} patterns; at most {PATTERNS_MAX} are allowed")
     _check_network(work)
     _check_groups(work)
-
-
-def _check_merge_policy(work: _Work, name: str) -> None:
-    """A policy that nobody knows would be found out in the middle of a merge."""
-    if not work.sound(name):
-        return
-    try:
-        resolve_merge_policy(str(work.value(name)))
-    except UsageError as problem:
-        work.problems.append(f"{work.blame(name)} {name}: {problem}")
 
 
 def _number(work: _Work, name: str) -> float:
@@ -474,19 +465,29 @@ def _build(work: _Work) -> Config:
         entries.append(Entry(key.name, work.value(key.name), work.source(key.name)))
         if key.name in work.taken or key.shared in work.taken:
             fields[key.section][key.field] = _field_value(key, work.value(key.name))
-    maps: list[MapSettings] = []
-    for pattern in dict.fromkeys(("default", *work.patterns)):
-        values: dict[str, Any] = {}
-        for key in MAP_KEYS:
-            name = f"map.{pattern}.{key.name}"
-            is_open = bool(key.shared) and name not in work.taken
-            values[key.field] = None if is_open else work.value(name)
-            if key.field == "merge_policy":
-                values[key.field] = resolve_merge_policy(str(values[key.field]))
+    structures = _structures(work)
+    for settings in structures:
+        for key in STRUCTURE_KEYS[settings.kind].values():
+            name = f"{settings.kind}.{settings.pattern}.{key.name}"
             entries.append(Entry(name, work.value(name), work.source(name)))
-        maps.append(MapSettings(pattern, **values))
-    core = CoreSettings(**fields["core"], maps=tuple(maps))
+    given = [one.normal() for one in structures if (one.kind, one.pattern) in work.patterns]
+    core = CoreSettings(**fields["core"], structures=tuple(given))
     return Config(core, RuntimeSettings(**fields["runtime"]), tuple(entries))
+
+
+def _structures(work: _Work) -> list[StructureSettings]:
+    """The settings of every kind, those of all other structures first, with what was given."""
+    found: list[StructureSettings] = []
+    for settings in SETTINGS_TYPES:
+        given = (pattern for kind, pattern in work.patterns if kind == settings.kind)
+        for pattern in dict.fromkeys((DEFAULT_PATTERN, *given)):
+            values: dict[str, Any] = {}
+            for key in STRUCTURE_KEYS[settings.kind].values():
+                name = f"{settings.kind}.{pattern}.{key.name}"
+                is_open = bool(key.shared) and name not in work.taken
+                values[key.field] = None if is_open else work.value(name)
+            found.append(settings(pattern, **values))
+    return found
 
 
 def _field_value(key: Key, value: Value) -> Any:

@@ -51,9 +51,15 @@ class Address(msgspec.Struct, frozen=True, order=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def namespace_of(service: str, name: str) -> Namespace:
+def namespace_of(kind: str, name: str) -> Namespace:
     """The namespace of a structure: ``namespace_of("map", "flights") == "map/flights"``."""
-    return Namespace(f"{service}/{name}")
+    return Namespace(f"{kind}/{name}")
+
+
+def split_namespace(namespace: Namespace) -> tuple[str, str]:
+    """The kind and the name of a structure: what ``namespace_of`` joined."""
+    kind, _, name = namespace.partition("/")
+    return kind, name
 
 
 def index_in(row: Row, member: MemberId) -> ReplicaIndex:

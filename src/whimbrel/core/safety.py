@@ -286,10 +286,9 @@ class Safety:
     # -- inside ---------------------------------------------------------------------------
 
     def _backups_asked(self) -> list[int]:
-        """Synchronous backups of the structures there are, else of the next map."""
+        """Synchronous backups of the structures there are, else of the next one."""
         found = [backups_of(entry)[0] for entry in self._member.registry.structures()]
-        default = self._member.ctx.settings.map_settings("default").backup_count
-        return list(dict.fromkeys(found)) or [default]
+        return list(dict.fromkeys(found)) or [self._member.ctx.settings.default_backup_count]
 
     def _staying(self) -> list[MemberInfo]:
         ctx = self._member.ctx

@@ -5,25 +5,104 @@ The layer above (``whimbrel.config``) reads files, environment and flags and mak
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
+
 import msgspec
+from msgspec import Meta
+
+from whimbrel.core.ids import BACKUP_COUNT_MAX, Namespace, split_namespace
+
+CLUSTER_SIZE_MAX = 65_000
+"""Largest minimum size of a cluster."""
+DEFAULT_PATTERN = "default"
+"""The pattern of all structures of a kind that no other one fits."""
+Protects = Literal["write", "read", "read_write"]
+
+S = TypeVar("S", bound="StructureSettings")
 
 
-class MapSettings(msgspec.Struct, frozen=True):
-    """Settings of the maps whose name fits ``pattern`` (a name; it may end in ``*``)."""
+class StructureSettings(msgspec.Struct, frozen=True):
+    """Settings of the structures of one kind whose name fits ``pattern`` (it may end in ``*``).
+
+    Each kind has a subclass; its fields are the keys of ``KIND.PATTERN`` in the configuration, with
+    their limits and meanings as ``msgspec.Meta``. A field that may be None is as for the cluster.
+    """
+
+    kind: ClassVar[str]
+    """The kind's name, which is that of its table in the configuration, too."""
 
     pattern: str
-    backup_count: int = 1
-    async_backup_count: int = 0
-    time_to_live_s: int = 0
-    max_idle_s: int = 0
-    merge_policy: str = "PutIfAbsent"
-    """What becomes of the smaller part's entries after a split (``core.merging.policies``)."""
-    min_in_sync: int = 0
-    """Synchronous backups that must be there for a write to be admitted; 0: none need be."""
-    split_brain_minimum_size: int | None = None
-    """Data members below which operations on these maps are refused; None: as for the cluster."""
-    split_brain_protects: str | None = None
-    """What is refused then: ``write``, ``read``, ``read_write``; None: as for the cluster."""
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What no single field can break: the fields at fault and what is wrong with them."""
+        return iter(())
+
+    def normal(self) -> Self:
+        """The same with each value in the one form that the kind compares."""
+        return self
+
+
+class ProtectedSettings(StructureSettings, frozen=True, kw_only=True):
+    """Of a kind that a part of a split cluster may refuse; None is as for the cluster."""
+
+    split_brain_minimum_size: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=CLUSTER_SIZE_MAX,
+                description="Data members below which operations on these are refused; 0 never",
+            ),
+        ]
+        | None
+    ) = None
+    split_brain_protects: (
+        Annotated[Protects, Meta(description="What of these a part that is too small refuses")]
+        | None
+    ) = None
+
+
+class PartitionedSettings(ProtectedSettings, frozen=True):
+    """Of a kind whose structures lie in partitions and have backups."""
+
+    backup_count: Annotated[
+        int, Meta(ge=0, le=BACKUP_COUNT_MAX, description="Backups a write waits for")
+    ] = 1
+    async_backup_count: Annotated[
+        int,
+        Meta(ge=0, le=BACKUP_COUNT_MAX, description="Further backups a write does not wait for"),
+    ] = 0
+    min_in_sync: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=BACKUP_COUNT_MAX,
+            description="Writes are refused while fewer synchronous backups than this are there; "
+            "0 never",
+        ),
+    ] = 0
+
+    @property
+    def total_backup_count(self) -> int:
+        """Sync and async backups together."""
+        return self.backup_count + self.async_backup_count
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """More backups than a row has places, or more in sync than there ever are."""
+        if self.total_backup_count > BACKUP_COUNT_MAX:
+            yield (
+                ("backup_count", "async_backup_count"),
+                f"{self.kind} {self.pattern!r} asks for {self.total_backup_count} backups; at most "
+                f"{BACKUP_COUNT_MAX} are possible",
+            )
+        if self.min_in_sync > self.backup_count:
+            where = f"{self.kind}.{self.pattern}"
+            yield (
+                ("min_in_sync", "backup_count"),
+                f"{where}.min_in_sync ({self.min_in_sync}) must not be above {where}.backup_count "
+                f"({self.backup_count}): no write could ever be admitted",
+            )
 
 
 class CoreSettings(msgspec.Struct, frozen=True):
@@ -98,19 +177,41 @@ class CoreSettings(msgspec.Struct, frozen=True):
     history_max: int = 100
     events_max: int = 1_000
 
-    maps: tuple[MapSettings, ...] = (MapSettings("default"),)
-    """The longest matching pattern wins; the entry named ``default`` is for all others."""
+    structures: tuple[StructureSettings, ...] = ()
+    """Of every kind; the longest matching pattern wins, ``default`` is for all others."""
 
-    def map_settings(self, name: str) -> MapSettings:
-        """The settings of a map by its name: exact pattern, longest prefix, then default."""
-        best: MapSettings | None = None
-        fallback = MapSettings("default")
-        for entry in self.maps:
-            if entry.pattern == "default":
-                fallback = entry
-            if entry.pattern == name:
-                return entry
-            is_match = entry.pattern.endswith("*") and name.startswith(entry.pattern[:-1])
-            if is_match and (best is None or len(entry.pattern) > len(best.pattern)):
-                best = entry
-        return best or fallback
+    def structure(self, kind: type[S], name: str) -> S:
+        """The settings of a structure by its name: exact pattern, longest prefix, then default."""
+        entries = [entry for entry in self.structures if isinstance(entry, kind)]
+        return _fitting(entries, name) or kind(DEFAULT_PATTERN)
+
+    def structure_of(self, namespace: Namespace) -> PartitionedSettings:
+        """The same of one that lies in partitions, for what does not know the kinds."""
+        kind, name = split_namespace(namespace)
+        entries = [entry for entry in self.partitioned() if entry.kind == kind]
+        return _fitting(entries, name) or PartitionedSettings(DEFAULT_PATTERN)
+
+    def partitioned(self) -> list[PartitionedSettings]:
+        """The settings of structures that lie in partitions."""
+        return [entry for entry in self.structures if isinstance(entry, PartitionedSettings)]
+
+    @property
+    def default_backup_count(self) -> int:
+        """Synchronous backups of a structure that no pattern of its kind but ``default`` fits."""
+        found = [one.backup_count for one in self.partitioned() if one.pattern == DEFAULT_PATTERN]
+        return max(found, default=1)
+
+
+def _fitting(entries: list[S], name: str) -> S | None:
+    """The entry whose pattern fits a name best."""
+    best: S | None = None
+    fallback: S | None = None
+    for entry in entries:
+        if entry.pattern == DEFAULT_PATTERN:
+            fallback = entry
+        if entry.pattern == name:
+            return entry
+        is_match = entry.pattern.endswith("*") and name.startswith(entry.pattern[:-1])
+        if is_match and (best is None or len(entry.pattern) > len(best.pattern)):
+            best = entry
+    return best or fallback

@@ -12,6 +12,7 @@ import msgspec
 
 from whimbrel.core.ids import ClientId
 from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, backups_value
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import GridError, ProtocolError, UsageError
 from whimbrel.serialization.uuids import NIL_UUID
 from whimbrel.serving.listeners import MAP_SERVICE
@@ -222,7 +223,7 @@ class ClientHandlers:
 
     def map_fact(self, name: str, *, alive: bool) -> tuple[str, str, bool, bytes]:
         """The registry's fact that a map exists with its configured backups, or does not."""
-        settings = self._ctx.settings.map_settings(name)
+        settings = self._ctx.settings.structure(MapSettings, name)
         value = backups_value(settings.backup_count, settings.async_backup_count)
         return MAP_KIND, name, alive, value
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, cast
 
+from whimbrel.core.ids import namespace_of
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.structures.map_store import MapStore
@@ -121,7 +122,7 @@ class WholeMapHandlers:
         """Clear a partition; one with too few backups, or of which one cannot keep up, is asked
         for again: an error here would be told of a call that others have carried out.
         """
-        if not self._shortage.admits(partition, name):
+        if not self._shortage.admits(partition, namespace_of(MAP_KIND, name)):
             return None
         reply = group.reply()
         try:

@@ -13,7 +13,8 @@ from typing import Any
 
 from whimbrel.core.context import Context
 from whimbrel.core.registry import MAP_KIND
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import CoreSettings, ProtectedSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import SplitBrainProtectionError
 from whimbrel.serving.operations import Effect, Operation
 
@@ -135,7 +136,7 @@ class Protection:
         rule = self._by_name.get(name)
         if rule is None:
             try:
-                pattern = self._ctx.settings.map_settings(name.decode()).pattern
+                pattern = self._ctx.settings.structure(MapSettings, name.decode()).pattern
             except UnicodeDecodeError:
                 return None
             if len(self._by_name) >= NAMES_CACHED_MAX:
@@ -146,8 +147,9 @@ class Protection:
 
 def _rules(settings: CoreSettings) -> list[Rule]:
     """The rules of all map patterns; what a pattern leaves open is as for all other maps."""
-    default = MapSettings(DEFAULT)
-    for entry in settings.maps:
+    protected = [entry for entry in settings.structures if isinstance(entry, ProtectedSettings)]
+    default = ProtectedSettings(DEFAULT)
+    for entry in protected:
         if entry.pattern == DEFAULT:
             default = entry
     shared = _rule(
@@ -156,14 +158,14 @@ def _rules(settings: CoreSettings) -> list[Rule]:
         "split_brain_protection.minimum_size",
         settings.split_brain_protects,
     )
-    others = [entry for entry in settings.maps if entry.pattern != DEFAULT]
+    others = [entry for entry in protected if entry.pattern != DEFAULT]
     return [
         shared,
         *(_rule(entry, shared.minimum_size, shared.key, shared.protects) for entry in others),
     ]
 
 
-def _rule(entry: MapSettings, size: int, key: str, protects: str) -> Rule:
+def _rule(entry: ProtectedSettings, size: int, key: str, protects: str) -> Rule:
     """The rule of one pattern, given what holds for maps that say nothing."""
     if entry.split_brain_minimum_size is not None:
         size = entry.split_brain_minimum_size

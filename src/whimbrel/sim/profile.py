@@ -10,7 +10,8 @@ import random
 
 import msgspec
 
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.sim.entropy import Entropy, coin, log_uniform, pick
 from whimbrel.sim.network import NetworkProfile
 
@@ -169,8 +170,10 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     settings = _draw_settings(generator, profile, partitions, backups, asynchronous)
     if len(profile.merge_policies) > 1:
         policy = pick(entropy.of("plan-merge"), profile.merge_policies)
-        maps = tuple(msgspec.structs.replace(one, merge_policy=policy) for one in settings.maps)
-        settings = msgspec.structs.replace(settings, maps=maps)
+        maps = tuple(
+            msgspec.structs.replace(one, merge_policy=policy) for one in settings.structures
+        )
+        settings = msgspec.structs.replace(settings, structures=maps)
     if profile.serial_share and coin(entropy.of("plan-version"), profile.serial_share):
         settings = msgspec.structs.replace(settings, cluster_version="4.0")
     later = entropy.of("plan-later")  # so that older draws stay what they were
@@ -283,5 +286,5 @@ def _draw_settings(
         replication_max_parallel=either(10, 1, 2),
         unacknowledged_backups_max=either(200_000, 3, 50),
         backup_timeout_us=either(10 * SECOND_US, 4 * SECOND_US),
-        maps=(MapSettings("default", backups, asynchronous),),
+        structures=(MapSettings("default", backups, asynchronous),),
     )

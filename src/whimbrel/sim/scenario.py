@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from whimbrel.core.settings import MapSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import UsageError
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
@@ -120,7 +120,7 @@ class Scenario(msgspec.Struct, frozen=True):
                 backup_count=count,
                 async_backup_count=0,
                 settings=msgspec.structs.replace(
-                    plan.settings, maps=(MapSettings("default", count, 0),)
+                    plan.settings, structures=(MapSettings("default", count, 0),)
                 ),
             )
         profile = plan.profile

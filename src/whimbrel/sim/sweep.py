@@ -83,9 +83,9 @@ def sweep_plan(seed: int) -> Plan:
     settings = msgspec.structs.replace(
         plan.settings,
         partition_count=3,
-        maps=tuple(
+        structures=tuple(
             msgspec.structs.replace(one, backup_count=2, async_backup_count=0)
-            for one in plan.settings.maps
+            for one in plan.settings.structures
         ),
     )
     return msgspec.structs.replace(

@@ -19,6 +19,7 @@ from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.structures.map_service import SERVICE, MapService
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import EntryView
 from whimbrel.errors import OverloadedError, RetryableError, SerializationError
@@ -116,7 +117,7 @@ class MergeTarget:
             return "there is no such partition"
         try:
             # However few backups are there: the entries were acknowledged elsewhere.
-            self._plane.outgoing.admit(self._plane.partition(message.partition_id), None)
+            self._plane.outgoing.admit(self._plane.partition(message.partition_id), SERVICE, None)
         except (RetryableError, OverloadedError) as error:
             return str(error)
         return ""
@@ -137,7 +138,7 @@ class MergeTarget:
             counts = MergeCounts(discarded=len(keys))
             return MergeAnswered(message.call, True, counts), reply
         partition = self._plane.partition(message.partition_id)
-        policy = policy_of(self._ctx.settings.map_settings(message.name).merge_policy)
+        policy = policy_of(self._ctx.settings.structure(MapSettings, message.name).merge_policy)
         hits = dict(zip(keys, message.hits, strict=False))
         tally = dict.fromkeys(MergeCounts.__struct_fields__, 0)
         for key in keys:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, ReplicaIndex
+from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, ReplicaIndex, namespace_of
 from whimbrel.core.messages import TableRequested
 from whimbrel.core.replication.fragments import Follow, Fragment, PartitionReplica
 from whimbrel.core.replication.outbox import ACKS, Outbox, PendingReply, read_acks
@@ -72,7 +72,7 @@ class BackupsOut:
 
     # -- refusing -------------------------------------------------------------------------
 
-    def admit(self, partition: PartitionReplica, name: str | None) -> None:
+    def admit(self, partition: PartitionReplica, kind: str, name: str | None) -> None:
         """Look at all reasons to refuse a write to a structure, before it has any effect.
 
         Without a name it is a merge: its clients were answered before, on the other side of a
@@ -94,7 +94,7 @@ class BackupsOut:
             if outbox is not None and outbox.is_full(limit):
                 raise OverloadedError(f"{outbox.in_flight} backup operations wait for {member}")
         if name is not None:
-            self._shortage.admit(partition, name)
+            self._shortage.admit(partition, namespace_of(kind, name))
 
     # -- targets --------------------------------------------------------------------------
 

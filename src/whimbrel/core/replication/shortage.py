@@ -1,9 +1,9 @@
-"""Writes that have fewer copies than they should: counted, or refused where a map asks for that.
+"""Writes that have fewer copies than they should: counted, or refused where that is asked for.
 
 A fragment is *short* while fewer of its synchronous backups are there than ``min(b, data members
 - 1)``: its partition's copies are due, or its places do not allow them. What is written meanwhile
 is counted by the fragment's own version, which every change raises, so that no write pays for it.
-``map.PATTERN.min_in_sync`` refuses writes with fewer backups than that. There is whoever stands in
+``KIND.PATTERN.min_in_sync`` refuses writes with fewer backups than that. There is whoever stands in
 the row and on the member list: a backup that is dirty lacks something older, applies this write
 all the same and acknowledges it.
 """
@@ -23,15 +23,15 @@ class Shortage:
     """Which of our partitions have too few backups, and what was written to them.
 
     Attributes:
-        lacking: Our partitions with fewer backups than some map's ``min_in_sync``: writes to them
-            must ask ``admit``.
+        lacking: Our partitions with fewer backups than some ``min_in_sync``: writes to them must
+            ask ``admit``.
         backups_possible: Backups that each row could have with the data members there are and
             those whose seats are kept.
     """
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._least = max((entry.min_in_sync for entry in ctx.settings.maps), default=0)
+        self._least = max((entry.min_in_sync for entry in ctx.settings.partitioned()), default=0)
         self._by_namespace: dict[Namespace, int] = {}
         self._total = 0
         self._short: dict[Fragment, None] = {}
@@ -115,30 +115,30 @@ class Shortage:
 
     # -- refusing -------------------------------------------------------------------------
 
-    def admits(self, partition: PartitionReplica, name: str) -> bool:
-        """Whether a map may be written in a partition of ours."""
-        return not self._refusal(partition, name)
+    def admits(self, partition: PartitionReplica, namespace: Namespace) -> bool:
+        """Whether a structure may be written in a partition of ours."""
+        return not self._refusal(partition, namespace)
 
-    def admit(self, partition: PartitionReplica, name: str) -> None:
-        """Refuse a write to a map, before it has any effect, while too few backups are there.
+    def admit(self, partition: PartitionReplica, namespace: Namespace) -> None:
+        """Refuse a write to a structure, before it has any effect, while too few backups are there.
 
         Raises:
-            RetryableError: Fewer than the map's ``min_in_sync``.
+            RetryableError: Fewer than its ``min_in_sync``.
         """
-        refusal = self._refusal(partition, name)
+        refusal = self._refusal(partition, namespace)
         if refusal:
             raise RetryableError(refusal, reason="min_in_sync")
 
-    def _refusal(self, partition: PartitionReplica, name: str) -> str:
+    def _refusal(self, partition: PartitionReplica, namespace: Namespace) -> str:
         if partition.pid not in self.lacking:
             return ""
-        settings = self._ctx.settings.map_settings(name)
+        settings = self._ctx.settings.structure_of(namespace)
         there = _there(partition, settings.backup_count)
         if there >= settings.min_in_sync:
             return ""
         return (
             f"the write is refused: partition {partition.pid} has {there} synchronous backups now, "
-            f"map.{settings.pattern}.min_in_sync asks for {settings.min_in_sync}; "
+            f"{settings.kind}.{settings.pattern}.min_in_sync asks for {settings.min_in_sync}; "
             "try again when the missing copies are there"
         )
 

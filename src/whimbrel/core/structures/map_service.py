@@ -20,6 +20,7 @@ from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply, Reply
 from whimbrel.core.structures.counting_store import CountingMapStore
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.core.structures.map_store import MapStore
 from whimbrel.core.structures.record import (
     HASH_BYTES,
@@ -84,17 +85,17 @@ class MapService:
 
     def _new_store(self, name: str) -> MapStore:
         """An empty store; one that counts reads where the merge policy compares them."""
-        if self._ctx.settings.map_settings(name).merge_policy == "HigherHits":
+        if self._ctx.settings.structure(MapSettings, name).merge_policy == "HigherHits":
             return CountingMapStore(self._holdings.deferred.take)
         return MapStore(self._holdings.deferred.take)
 
     def _backup_counts(self, name: str) -> tuple[int, int]:
-        settings = self._ctx.settings.map_settings(name)
+        settings = self._ctx.settings.structure(MapSettings, name)
         return settings.backup_count, settings.async_backup_count
 
     def _find_limits(self, name: str) -> tuple[int, int]:
         """The configured (time to live, idle span) of a map in ms, remembered; 0 for none."""
-        settings = self._ctx.settings.map_settings(name)
+        settings = self._ctx.settings.structure(MapSettings, name)
         limits = (settings.time_to_live_s * 1000, settings.max_idle_s * 1000)
         self._limits[name] = limits
         return limits
@@ -168,7 +169,7 @@ class MapService:
             raise too_large(key, value)
         fragment = partition.maps.get(name)
         if fragment is None or not partition.writable or self._outgoing.must_ask:
-            self._outgoing.admit(partition, name)
+            self._outgoing.admit(partition, SERVICE, name)
             fragment = self._holdings.begin(partition, namespace_of(SERVICE, name))
         store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
         now_ms = self._ctx.wall_ms
@@ -206,7 +207,7 @@ class MapService:
         max_idle_ms: int = DEFAULT_SPAN,
     ) -> bytes | None:
         """Store a value unless there is one: that one is returned, None when stored."""
-        self._outgoing.admit(partition, name)
+        self._outgoing.admit(partition, SERVICE, name)
         present = self.get(partition, name, key)
         if present is None:
             self.set(partition, name, key, value, reply, ttl_ms, max_idle_ms)
@@ -216,7 +217,7 @@ class MapService:
         self, partition: PartitionReplica, name: str, key: bytes, value: bytes, reply: Reply
     ) -> bytes | None:
         """Store a value only where there is one: the former one, None when nothing was there."""
-        self._outgoing.admit(partition, name)
+        self._outgoing.admit(partition, SERVICE, name)
         if self.get(partition, name, key) is None:
             return None
         return self.put(partition, name, key, value, reply)
@@ -240,7 +241,7 @@ class MapService:
         self, partition: PartitionReplica, name: str, key: bytes, reply: Reply, flag: int = REMOVED
     ) -> bytes | None:
         """Remove a key, told as REMOVED or EVICTED; its value or None."""
-        self._outgoing.admit(partition, name)
+        self._outgoing.admit(partition, SERVICE, name)
         fragment = partition.maps.get(name)
         if fragment is None:
             return None
@@ -268,7 +269,7 @@ class MapService:
 
     def _is_same(self, partition: PartitionReplica, name: str, key: bytes, expected: bytes) -> bool:
         """Whether a key that may be written has this value."""
-        self._outgoing.admit(partition, name)
+        self._outgoing.admit(partition, SERVICE, name)
         present = self.get(partition, name, key)
         return present is not None and same_value(present, expected)
 
@@ -276,7 +277,7 @@ class MapService:
         self, partition: PartitionReplica, name: str, key: bytes, ttl_ms: int, reply: Reply
     ) -> bool:
         """Give an entry another time to live from now on, 0 for ever; whether the key is there."""
-        self._outgoing.admit(partition, name)
+        self._outgoing.admit(partition, SERVICE, name)
         fragment = partition.maps.get(name)
         if fragment is None:
             return False
@@ -303,7 +304,7 @@ class MapService:
 
         Errors are those of ``set``; where one of the entries is wrong none is stored.
         """
-        self._outgoing.admit(partition, name)
+        self._outgoing.admit(partition, SERVICE, name)
         for key, value in entries:
             if len(key) < DATA_HEADER_BYTES or len(key) + len(value) > ENTRY_BYTES_MAX:
                 split_key(key)
@@ -334,7 +335,7 @@ class MapService:
         Returns:
             What became of the entry: a field of ``MergeCounts``.
         """
-        self._outgoing.admit(partition, None)
+        self._outgoing.admit(partition, SERVICE, None)
         fragment = self._holdings.begin(partition, namespace_of(SERVICE, name))
         store = cast("MapStore", fragment.store)
         now_ms = self._ctx.wall_ms
@@ -387,7 +388,7 @@ class MapService:
 
     def clear(self, partition: PartitionReplica, name: str, reply: Reply) -> int:
         """Remove or evict everything in a partition; how many entries that were."""
-        self._outgoing.admit(partition, name)
+        self._outgoing.admit(partition, SERVICE, name)
         fragment = partition.maps.get(name)
         if fragment is None or not len(fragment.store):
             return 0

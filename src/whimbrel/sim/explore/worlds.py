@@ -6,7 +6,8 @@ import msgspec
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, PartitionId, Row
 from whimbrel.core.model import MigrationKind
-from whimbrel.core.settings import CoreSettings, MapSettings
+from whimbrel.core.settings import CoreSettings
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import UsageError
 
 FOREVER_US = 1_000_000_000_000
@@ -84,7 +85,7 @@ class TinyWorld(msgspec.Struct, frozen=True):
             table_send_interval_us=FOREVER_US,
             backup_sync_interval_us=FOREVER_US,
             join_window_us=1_000,
-            maps=(MapSettings("default", self.backup_count),),
+            structures=(MapSettings("default", self.backup_count),),
         )
 
 

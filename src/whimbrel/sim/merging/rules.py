@@ -12,6 +12,7 @@ from whimbrel.core.merging.target import chunk_key
 from whimbrel.core.messages import MergeRequested
 from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.replication.fragments import Store
+from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.sim.host import Host
 from whimbrel.sim.profile import MERGE_POLICIES
 from whimbrel.sim.rule import Rule, Sightings
@@ -113,7 +114,7 @@ class MergesAccounted(Rule):
             return
         _, sender, message = self._seen
         self._seen = None
-        policy = self.world.plan.settings.map_settings(message.name).merge_policy
+        policy = self.world.plan.settings.structure(MapSettings, message.name).merge_policy
         exists = host.member.registry.get(MAP_KIND, message.name) is not None
         is_merged = exists and not self._was_known and self._is_known(host, sender, message)
         problem = MODELS[MAP_KIND].merge_problem(
@@ -141,7 +142,7 @@ class MergeSightings(Sightings):
 
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E."""
-        policy = self.world.plan.settings.map_settings(message.name).merge_policy
+        policy = self.world.plan.settings.structure(MapSettings, message.name).merge_policy
         self.saw(f"merge by {policy}")
 
     def note(self, host: Host, note: Note) -> None:

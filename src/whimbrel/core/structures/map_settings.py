@@ -1,0 +1,58 @@
+"""What can be configured of a map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Self
+
+import msgspec
+from msgspec import Meta
+
+from whimbrel.core.merging.policies import NAME_LENGTH_MAX, PUT_IF_ABSENT, resolve
+from whimbrel.core.settings import PartitionedSettings
+from whimbrel.errors import UsageError
+
+LIFETIME_MAX_S = 100 * 31_536_000
+
+
+class MapSettings(PartitionedSettings, frozen=True):
+    """Settings of the maps whose name fits ``pattern``."""
+
+    kind: ClassVar[str] = "map"
+
+    time_to_live_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=LIFETIME_MAX_S,
+            description="Entries end this long after they were written; 0 never",
+        ),
+    ] = 0
+    max_idle_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=LIFETIME_MAX_S,
+            description="Entries end this long after they were last touched; 0 never",
+        ),
+    ] = 0
+    merge_policy: Annotated[
+        str,
+        Meta(
+            max_length=NAME_LENGTH_MAX,
+            description="What becomes of the smaller part's entries after a split",
+        ),
+    ] = PUT_IF_ABSENT
+    """A name that ``core.merging.policies`` knows."""
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """A policy that nobody knows would be found out in the middle of a merge."""
+        yield from super().problems()
+        try:
+            resolve(self.merge_policy)
+        except UsageError as problem:
+            yield ("merge_policy",), f"map.{self.pattern}.merge_policy: {problem}"
+
+    def normal(self) -> Self:
+        """With the policy's short name."""
+        return msgspec.structs.replace(self, merge_policy=resolve(self.merge_policy))
