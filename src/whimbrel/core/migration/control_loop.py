@@ -91,7 +91,9 @@ class ControlLoop:
         """Whether this member acts as master; it may still be fetching."""
         self.depth = DEPTH_DEFAULT
         self._due: str | None = None
+        self._due_cause = ""
         self._planning = False
+        self._job_cause = ""
         self._job: Job[None] | None = None
         """The stage under way at a large table, in pieces; while it lasts nobody changes the table,
         and whatever calls for another run drops it."""
@@ -143,6 +145,7 @@ class ControlLoop:
     def members_changed(self, old: MemberList, new: MemberList) -> None:
         """A new list: settle what departures settle; plan anew when the data members changed."""
         gone = departed(old, new)
+        cause = self._ctx.cause
         self.recovery.members_changed(gone)
         if self.recovery.running:
             self._job = None
@@ -151,6 +154,7 @@ class ControlLoop:
         self.publisher.members_changed(gone)
         self.execution.members_changed(gone)
         self.repair.members_changed(gone)
+        self._ctx.resume(cause)
         if old.state is not new.state:
             self.publisher.ask_for_acknowledgements()
         reason = reason_of(old, new)
@@ -170,7 +174,8 @@ class ControlLoop:
         if not self.in_charge or self.recovery.running:
             return
         self._ctx.disarm(RETRY_TIMER)
-        self._due = self._due or reason
+        if self._due is None:
+            self._due, self._due_cause = reason, self._ctx.cause
         if self._planning:  # what is planned instead is a process of its own (facts section 7)
             self._close_process()
         self._planning = False
@@ -183,7 +188,7 @@ class ControlLoop:
 
     def _repair_idle_rows(self, reason: str) -> None:
         """Repair what nobody works on, while migrations or promotions run."""
-        self._process = self.ledger.begin(reason, self._ctx.now_us)
+        self._process = self.ledger.begin(reason, self._ctx.now_us, self._ctx.cause)
         self.repair.run(self._process, self.execution.flights)
 
     def retry_due(self) -> None:
@@ -215,6 +220,7 @@ class ControlLoop:
                 return
         self.publisher.flush()
         if self._planning:
+            self._resume()
             self.execution.advance()
             if self.execution.is_idle:
                 self._end_plan()
@@ -233,7 +239,7 @@ class ControlLoop:
     def _begin(self, job: Job[None]) -> None:
         """Do a stage: at once when the table is small, else piece by piece."""
         if self._is_large:
-            self._job = job
+            self._job, self._job_cause = job, self._ctx.cause
         else:
             finish(job)
 
@@ -259,8 +265,10 @@ class ControlLoop:
             self.publisher.go_on()
             self.publisher.flush()
             self.repair.send_held()
-        elif job is not None and next(job, _THE_END) is _THE_END and self._job is job:
-            self._job = None
+        elif job is not None:
+            self._ctx.resume(self._job_cause)
+            if next(job, _THE_END) is _THE_END and self._job is job:
+                self._job = None
 
     # -- stages ---------------------------------------------------------------------------
 
@@ -303,7 +311,8 @@ class ControlLoop:
         self._planned_leaving = self._ctx.leaving
         self._told_to_leave.clear()
         if self._process is None:
-            self._process = self.ledger.begin(reason, self._ctx.now_us)
+            self._process = self.ledger.begin(reason, self._ctx.now_us, self._due_cause)
+        self._resume()
         if self._keeper.table.initialised:
             self.repair.run(self._process, ())
         else:
@@ -317,6 +326,7 @@ class ControlLoop:
         """
         if self.repair.is_promoting:
             return False
+        self._resume()
         if self._repaired_us is None:
             if not self._has_replaced:
                 self._begin(self._replacing_lost())
@@ -451,6 +461,11 @@ class ControlLoop:
     def _decided(self, process: Process) -> None:
         """A migration or promotion of a process was decided."""
         self.ledger.settle(process, self._ctx.now_us)
+
+    def _resume(self) -> None:
+        """The process goes on."""
+        if self._process is not None:
+            self._ctx.resume(self._process.cause)
 
     def _close_process(self) -> None:
         if self._process is not None:

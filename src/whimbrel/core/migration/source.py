@@ -30,8 +30,11 @@ BACKOFF_FACTOR_MAX = 5
 class Outgoing(ActiveMigration):
     """A migration of which we are the data source."""
 
-    def __init__(self, request: MigrationRequested, destination: MemberId, size_bytes: int) -> None:
+    def __init__(
+        self, request: MigrationRequested, destination: MemberId, size_bytes: int, cause: str
+    ) -> None:
         super().__init__(request.migration, Role.SOURCE)
+        self.cause = cause
         self.destination = destination
         self.completed = request.completed
         self.size_bytes = size_bytes
@@ -59,6 +62,8 @@ class SourceSide:
         self._mail = mail
         self._waiting: dict[PartitionId, MigrationRequested] = {}
         """Requests whose turn has not come, oldest first; at most one for a partition."""
+        self._causes: dict[PartitionId, str] = {}
+        """Of the newest request for each partition."""
 
     @property
     def waiting_count(self) -> int:
@@ -86,6 +91,7 @@ class SourceSide:
         waits = self._waiting.get(migration.partition_id)
         if waits is None or waits.migration.id != migration.id:
             self._waiting[migration.partition_id] = message
+            self._causes[migration.partition_id] = self._ctx.cause
 
     def take_turns(self) -> None:
         """Begin what may begin: the oldest to each destination, more as long as they are small."""
@@ -112,12 +118,14 @@ class SourceSide:
 
     def _begin(self, request: MigrationRequested, destination: MemberId, size_bytes: int) -> None:
         """Start copying, unless what was true when it was asked for no longer is."""
+        cause = self._causes.pop(request.migration.partition_id)
+        self._ctx.resume(cause)
         reason = self._refusal(request.migration)
         if reason:
             answer = MigrationDataAnswered(request.migration.id, False, reason, 0)
             self._tell(answer, request.migration.master)
             return
-        outgoing = Outgoing(request, destination, size_bytes)
+        outgoing = Outgoing(request, destination, size_bytes, cause)
         outgoing.progress_us = self._ctx.now_us
         self._keeper.begin(outgoing)
         self._send(outgoing)
@@ -224,6 +232,7 @@ class SourceSide:
         makes progress is not: however large the partition, starting anew would not help it.
         """
         for outgoing in self.copying():
+            self._ctx.resume(outgoing.cause)
             silence_us = self._ctx.now_us - outgoing.progress_us
             if silence_us >= self._ctx.settings.migration_timeout_us:
                 self._answer(outgoing, False, "the destination took nothing within the time-out")
@@ -238,6 +247,7 @@ class SourceSide:
         for active in self._keeper.active.values():
             if not isinstance(active, Outgoing):
                 continue
+            self._ctx.resume(active.cause)
             if active.answer is None and active.destination == member:
                 self._send(active)
             elif active.answer is not None and active.migration.master == member:
