@@ -93,10 +93,14 @@ class Node:
                 case ToPeer():
                     payload: Any = output.payload
                     if output.kind == MESSAGE and pump.encoded:
-                        payload = encode_message(payload)
+                        payload = encode_message(payload, output.cause)
+                    elif output.kind == MESSAGE:
+                        payload = (output.cause, payload)
                     pump.queue.append((self, output.peer, output.kind, payload))
                 case ToAddress():
-                    pump.queue.append((self, output.address, MESSAGE, output.message))
+                    pump.queue.append(
+                        (self, output.address, MESSAGE, (output.cause, output.message))
+                    )
                 case ToClient():
                     if output.conn in self.clients:
                         self.clients[output.conn].receive(output.data)
@@ -214,10 +218,12 @@ class Pump:
         for node in self.living():
             if to in (node.id, node.address):
                 if kind == MESSAGE:
-                    message: Message = payload
-                    if isinstance(payload, bytes):
-                        message = decode_message(payload)
-                    node.handle(Received(sender.id, sender.address, message))
+                    cause: str
+                    message: Message
+                    cause, message = (
+                        decode_message(payload) if isinstance(payload, bytes) else payload
+                    )
+                    node.handle(Received(sender.id, sender.address, message, cause=cause))
                 else:
                     node.engine.peer_frame(sender.id, kind, payload, self.now_us, self.wall_ms)
                     node.carry_out()

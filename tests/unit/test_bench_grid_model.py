@@ -9,6 +9,7 @@ from whimbrel.bench import copy_cost, paper_07
 from whimbrel.bench.grid_model import (
     ANSWER_BYTES,
     FRAGMENT_HEAD_BYTES,
+    SOME_CAUSE,
     Card,
     Extent,
     GridModel,
@@ -40,8 +41,16 @@ def fragment(data: bytes) -> FragmentSent:
 def test_modelled_messages_are_as_large_as_real_ones() -> None:
     """PIM-46: the model's constants are no smaller than what a member sends, nor twice as large."""
     sent, answer = fragment(b""), FragmentAnswered(fragment(b"").migration.id, 1, True, "")
-    assert len(encode_message(sent)) <= FRAGMENT_HEAD_BYTES < 2 * len(encode_message(sent))
-    assert len(encode_message(answer)) <= ANSWER_BYTES < 2 * len(encode_message(answer))
+    assert (
+        len(encode_message(sent, SOME_CAUSE))
+        <= FRAGMENT_HEAD_BYTES
+        < 2 * len(encode_message(sent, SOME_CAUSE))
+    )
+    assert (
+        len(encode_message(answer, SOME_CAUSE))
+        <= ANSWER_BYTES
+        < 2 * len(encode_message(answer, SOME_CAUSE))
+    )
     assert wire_size(fragment(Extent(1_000_000))) > 1_000_000 > len(bytes(Extent(1_000_000)))
 
 

@@ -350,7 +350,9 @@ class Node:
         try:
             for output in engine.take_outputs():
                 if type(output) is ToPeer:  # nearly all of them
-                    links.send(output.peer, output.channel, output.kind, output.payload)
+                    links.send(
+                        output.peer, output.channel, output.kind, output.payload, output.cause
+                    )
                     continue
                 self._perform[type(output)](output)
                 if engine is not self.engine:
@@ -374,7 +376,7 @@ class Node:
             client.send(output.data)
 
     def _to_address(self, output: ToAddress) -> None:
-        self.links.send_to(output.address, output.message)
+        self.links.send_to(output.address, output.message, output.cause)
 
     def _close_client(self, output: CloseClient) -> None:
         self.door.close_client(output.conn, output.reason)

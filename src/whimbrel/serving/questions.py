@@ -30,9 +30,10 @@ Document = Callable[[bytes], bytes]
 class _Waiting:
     """A question on its way."""
 
-    __slots__ = ("asked_us", "deadline_us", "member", "message")
+    __slots__ = ("asked_us", "cause", "deadline_us", "member", "message")
 
-    def __init__(self, member: MemberId, message: QuestionAsked, now_us: int) -> None:
+    def __init__(self, member: MemberId, message: QuestionAsked, now_us: int, cause: str) -> None:
+        self.cause = cause
         self.member = member
         self.message = message
         self.asked_us = now_us
@@ -69,7 +70,7 @@ class Questions:
             self._finish(call, b"", f"{QUESTIONS_MAX} questions wait for answers already")
         else:
             message = QuestionAsked(call, what, arguments)
-            self._waiting[call] = _Waiting(target, message, ctx.now_us)
+            self._waiting[call] = _Waiting(target, message, ctx.now_us, ctx.cause)
             ctx.send(target, message)
         return call
 
@@ -100,6 +101,7 @@ class Questions:
                 self._finish(call, b"", f"member {waiting.member} did not answer in time")
             elif ctx.now_us - waiting.asked_us >= ctx.settings.call_timeout_us:
                 waiting.asked_us = ctx.now_us
+                ctx.resume(waiting.cause)
                 ctx.send(waiting.member, waiting.message)
 
     def _make(self, what: str, arguments: bytes) -> tuple[bytes, str]:

@@ -267,8 +267,9 @@ class Host:
         """A control message came out of the network, encoded or as an object."""
         if incarnation != self.incarnation:
             return
-        message = wire_links.decode_message(payload) if type(payload) is bytes else payload
-        received = Received(sender.id, sender.address, message, sender.started_us)
+        is_encoded = type(payload) is bytes
+        cause, message = wire_links.decode_message(payload) if is_encoded else payload
+        received = Received(sender.id, sender.address, message, sender.started_us, cause=cause)
         self._submit(self._do_handle, (received,), False)
 
     def client_opened(self, connection: int, end: ClientConnection, remote: str) -> None:
@@ -440,12 +441,16 @@ class Host:
         if link is None:
             return
         payload = output.payload
-        if self.world.plan.encoded and type(payload) is not bytes:
-            payload = wire_links.encode_message(payload)  # type: ignore[arg-type]
-        link.send(output.channel, output.kind, payload)
+        if isinstance(payload, bytes):
+            link.send(output.channel, output.kind, payload)
+        elif self.world.plan.encoded:
+            encoded = wire_links.encode_message(payload, output.cause)
+            link.send(output.channel, output.kind, encoded)
+        else:
+            link.send(output.channel, output.kind, (output.cause, payload))
 
     def _to_address(self, output: ToAddress) -> None:
-        self.address_links.send(output.address, output.message)
+        self.address_links.send(output.address, (output.cause, output.message))
 
     def _to_client(self, output: ToClient) -> None:
         connection = self.clients.get(output.conn)

@@ -36,9 +36,10 @@ class News:
 class Round:
     """The sending of a large whole table, part by part, to those who were owed it together."""
 
-    __slots__ = ("members", "numbers", "part")
+    __slots__ = ("cause", "members", "numbers", "part")
 
-    def __init__(self) -> None:
+    def __init__(self, cause: str) -> None:
+        self.cause = cause
         self.members: list[MemberId] = []
         self.numbers: list[int] = []
         """Of its parts' publications; drawn when the first one is sent, so that whatever changes
@@ -92,6 +93,8 @@ class Publisher:
         self._log: deque[News] = deque()
         self._staged: list[tuple[PartitionId, MigrationInfo | None]] = []
         self._rounds: deque[Round] = deque()
+        self._cause = ""
+        """Of the newest news."""
         self._opening: Round | None = None
         """The round that tells everybody the table with which this master begins."""
         self._finished: dict[PartitionId, dict[str, MigrationInfo]] = {}
@@ -101,6 +104,7 @@ class Publisher:
     def start(self, completed: Iterable[MigrationInfo]) -> None:
         """Begin as master: everybody is owed the whole table and these migrations (ADL-14)."""
         self.stop()
+        self._cause = self._ctx.cause
         self.latest = self._ctx.next_number()
         for migration in completed:
             self._append(News(self.latest, migration.partition_id, migration))
@@ -161,6 +165,7 @@ class Publisher:
     def flush(self) -> None:
         """Send what was staged, and whole tables to those who are owed one."""
         if self._staged:
+            self._cause = self._ctx.cause
             self.latest = self._ctx.next_number()
             for pid, migration in self._staged:
                 self._append(News(self.latest, pid, migration))
@@ -209,7 +214,7 @@ class Publisher:
         if peer.since_us is None:
             peer.since_us = self._ctx.now_us
         if begun:
-            self._rounds.append(Round())
+            self._rounds.append(Round(self._ctx.cause))
         if peer.round is not self._rounds[-1]:
             peer.round = self._rounds[-1]
             peer.round.members.append(member)
@@ -235,6 +240,7 @@ class Publisher:
         if not self._rounds:
             return
         now = self._rounds[0]
+        self._ctx.resume(now.cause)
         size = self._ctx.settings.step_rows_max
         if not now.numbers:
             parts = -(-self._table.partition_count // size)
@@ -347,6 +353,7 @@ class Publisher:
             self._send_again(member, peer)
 
     def _send_again(self, member: MemberId, peer: Peer) -> None:
+        self._ctx.resume(self._cause)
         if peer.owed_whole or peer.whole_number:
             self._send_whole(member, peer)
         else:

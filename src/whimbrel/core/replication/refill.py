@@ -79,6 +79,8 @@ class Refills:
         """Our rows' partitions without data, each with the members that have none either."""
         self._refills: dict[PartitionId, Refill] = {}
         self._serves: dict[tuple[MemberId, int], Serve] = {}
+        self._cause = ""
+        """Of the newest row that we stand in without its data."""
 
     @property
     def lacking(self) -> tuple[PartitionId, ...]:
@@ -102,6 +104,7 @@ class Refills:
             partition.has_data = False
         if not partition.has_data:
             self._lacking[pid] = {}
+            self._cause = self._ctx.cause
             self._ctx.arm(REFILL, 0)
 
     def _drop(self, pid: PartitionId) -> None:
@@ -129,6 +132,8 @@ class Refills:
 
     def on_timer(self) -> None:
         """Ask for what is lacking, as much at once as syncs are allowed (AE-14)."""
+        if self._lacking:
+            self._ctx.resume(self._cause)
         self._give_up_silent()
         if self._ctx.state is not ClusterState.IN_TRANSITION:
             limit = max(1, self._ctx.settings.replication_max_parallel)
