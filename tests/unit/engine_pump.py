@@ -56,6 +56,15 @@ def quick_settings(**changes: Any) -> CoreSettings:
     return CoreSettings(**values)
 
 
+def framed(output: ToPeer, encoded: bool) -> Any:
+    """What a shell sends: bytes, or a message and its cause when nobody looks at the bytes."""
+    if isinstance(output.payload, bytes):
+        return output.payload
+    if encoded:
+        return encode_message(output.payload, output.cause)
+    return output.cause, output.payload
+
+
 class Node:
     """One engine with what its shell would keep."""
 
@@ -91,11 +100,7 @@ class Node:
                 case ToPeer() if output.peer not in self.links:
                     pump.dropped += 1  # as a real shell does: nobody has asked for that link
                 case ToPeer():
-                    payload: Any = output.payload
-                    if output.kind == MESSAGE and pump.encoded:
-                        payload = encode_message(payload, output.cause)
-                    elif output.kind == MESSAGE:
-                        payload = (output.cause, payload)
+                    payload = framed(output, pump.encoded)
                     pump.queue.append((self, output.peer, output.kind, payload))
                 case ToAddress():
                     pump.queue.append(

@@ -43,8 +43,8 @@ FRAME_HEAD_BYTES = 5
 """Length and kind before each message between members."""
 PACKET_BYTES = 78
 """Headers of the packet that a small message is sent in: Ethernet, IP, TCP with time stamps."""
-FRAGMENT_HEAD_BYTES = 360
-"""A FragmentSent beside its data: the migration, a namespace, a vector."""
+FRAGMENT_HEAD_BYTES = 390
+"""A FragmentSent beside its data: its cause, the migration, a namespace, a vector."""
 ANSWER_BYTES = 120
 """A FragmentAnswered."""
 JUMBO_BYTES = 8_900

@@ -42,6 +42,7 @@ from whimbrel.sim.network import Pipe
 from whimbrel.wire import links as wire_links
 
 if TYPE_CHECKING:
+    from whimbrel.core.context import Context
     from whimbrel.core.merging.leftovers import SplitData
     from whimbrel.sim.world import World
 
@@ -127,6 +128,7 @@ class Host:
         join_addresses: tuple[Address, ...],
         split_data: SplitData | None = None,
         heard: tuple[Address, ...] = (),
+        cause: str = "",
     ) -> None:
         """Start a process under a fresh identity, maybe with what it held and heard in a split."""
         world = self.world
@@ -145,9 +147,10 @@ class Host:
         if split_data is not None:
             self.engine.member.take_over(split_data)
         world.probes_attach(self)
-        world.trace.mark(world.now_us, self.name, "start", self.info.id[:8])
+        cause = cause or self.engine.member.ctx.new_cause()
+        world.trace.mark(world.now_us, self.name, "start", self.info.id[:8], cause)
         self._schedule_tick()
-        self.stimulate(Started(join_addresses, heard))
+        self.stimulate(Started(join_addresses, heard, cause=cause))
 
     def end(self, reason: str, keep_sent: bool) -> None:
         """The process is gone; what it had sent may still arrive (``keep_sent``) or only a part."""
@@ -297,24 +300,14 @@ class Host:
         self._run(method, arguments)
 
     def _run(self, method: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """One step of the engine: no exception may escape it (X2)."""
-        world = self.world
-        incarnation = self.incarnation
-        self.cause = self.cause_frame = None
-        try:
-            method(*arguments)
-        except InvariantViolation as error:
-            world.violation("X2", f"{self.name} stopped: {error}", self.name)
-            self.crash()
+        """One step of the engine, and what it wants done."""
+        world, engine = self.world, self.engine
+        outer = world.trace.begin_step()
+        goes_on = self._step(method, arguments)
+        cause = None if engine is None else engine.member.ctx.known_cause
+        world.trace.end_step(cause or "", outer)
+        if not goes_on:
             return
-        except Exception as error:
-            world.violation("X2", f"{self.name}: {type(error).__name__}: {error}", self.name, error)
-            self.crash()
-            return
-        if self.incarnation != incarnation:
-            return  # a trap has sprung
-        world.after_step(self)
-        self.cause = self.cause_frame = None
         if world.plan.flush_delay_us:
             if not self._flush_waits:
                 self._flush_waits = True
@@ -324,12 +317,34 @@ class Host:
         else:
             self.flush()
 
+    def _step(self, method: Callable[..., None], arguments: tuple[Any, ...]) -> bool:
+        """Run it: no exception may escape (X2). Whether the process is still the same one."""
+        world = self.world
+        incarnation = self.incarnation
+        self.cause = self.cause_frame = None
+        try:
+            method(*arguments)
+        except InvariantViolation as error:
+            world.violation("X2", f"{self.name} stopped: {error}", self.name)
+            self.crash()
+            return False
+        except Exception as error:
+            world.violation("X2", f"{self.name}: {type(error).__name__}: {error}", self.name, error)
+            self.crash()
+            return False
+        if self.incarnation != incarnation:
+            return False  # a trap has sprung
+        world.after_step(self)
+        self.cause = self.cause_frame = None
+        return True
+
     def _do_handle(self, stimulus: Stimulus) -> None:
         engine, world = self.engine, self.world
         if engine is None:
             return
+        stimulus = with_cause(stimulus, engine.member.ctx)
         self.cause = stimulus
-        world.trace.add(world.now_us, self.name, *describe(stimulus))
+        world.trace.add(world.now_us, self.name, *describe(stimulus), stimulus.cause or "")
         kind = type(stimulus.message) if isinstance(stimulus, Received) else None
         if kind is not None and world.traps.springs(self, kind, after=False):
             return
@@ -508,11 +523,11 @@ class Host:
 
     def _joined(self, output: Joined) -> None:
         self.joined = True
-        self.world.trace.mark(self.world.now_us, self.name, "joined")
+        self.world.trace.mark(self.world.now_us, self.name, "joined", cause=output.cause)
 
     def _expelled(self, output: Expelled) -> None:
         world = self.world
-        world.trace.mark(world.now_us, self.name, "expelled", output.reason)
+        world.trace.mark(world.now_us, self.name, "expelled", output.reason, output.cause)
         world.host_expelled(self)
         data = None if self.engine is None else self.engine.member.split_data
         is_open = self.engine is None or self.engine.member.ctx.members.state.join_allowed
@@ -520,13 +535,12 @@ class Host:
         if is_open:  # where nobody new may join, only the old identity finds its seat (GCM-09)
             self.info = msgspec.structs.replace(self.info, id=MemberId(""))
         world.break_links_to(self, notice=True)
-        self.start((*self.joins, *self.known), data, output.addresses)
+        self.start((*self.joins, *self.known), data, output.addresses, output.cause)
 
     def _stopped(self, output: Stopped) -> None:
         world = self.world
-        world.trace.mark(
-            world.now_us, self.name, "stopped", f"{output.exit_status} {output.reason}"
-        )
+        words = f"{output.exit_status} {output.reason}"
+        world.trace.mark(world.now_us, self.name, "stopped", words, output.cause)
         self.exit_status = output.exit_status
         self.end("left" if output.exit_status == 0 else "gave up", keep_sent=True)
         world.break_links_to(self, notice=True)
@@ -560,6 +574,16 @@ FRAME_NAMES = {
     wire_links.SCATTER_REPLY: "scatter-reply",
     wire_links.NOTIFY: "notify",
 }
+
+
+def with_cause(stimulus: Stimulus, ctx: Context) -> Stimulus:
+    """The stimulus with the cause that its step will have, so that its line can tell it."""
+    if stimulus.cause is not None:
+        return stimulus
+    cause = None
+    if isinstance(stimulus, TimerFired):
+        cause = ctx.cause_of_timer(stimulus.key, stimulus.generation)
+    return msgspec.structs.replace(stimulus, cause=cause or ctx.new_cause())
 
 
 def describe(stimulus: Stimulus) -> tuple[str, str]:

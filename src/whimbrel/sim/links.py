@@ -213,7 +213,7 @@ class AddressLinks:
         self._pipes: dict[Address, tuple[Pipe, Host, int]] = {}
 
     def send(self, address: Address, message: Caused) -> None:
-        """Send a message with its cause there; says ``AddressUnreachable`` when nobody can be reached."""
+        """Send a message there; says ``AddressUnreachable`` when nobody can be reached."""
         owner = self._owner
         world = owner.world
         held = self._pipes.get(address)

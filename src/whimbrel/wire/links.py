@@ -2,8 +2,8 @@
 
 A link starts with ``PRELUDE`` and a GREETING frame. Every frame is a u32 little-endian length of
 what follows, a u8 kind and the payload (docs/design/0001, "Links between members"). Messages of
-the control plane are msgpack of their cause and a struct of ``core.messages``; the payloads of the other
-kinds belong to the rooms that make them.
+the control plane are msgpack of their cause and a struct of ``core.messages``; the payloads of the
+other kinds belong to the rooms that make them.
 """
 
 from __future__ import annotations
