@@ -55,6 +55,10 @@ class FakeNode:
         found: dict[str, float] = self.engine.metrics()
         return found
 
+    def new_cause(self) -> str:
+        made: str = self.engine.member.ctx.new_cause()
+        return made
+
     def note(self, note: Note) -> None:
         self.notes.append(note)
 
@@ -71,7 +75,11 @@ class FakeNode:
         return asyncio.get_running_loop().create_task(work)
 
     async def ask(
-        self, member: MemberId | None, what: str, arguments: Mapping[str, object] | None = None
+        self,
+        member: MemberId | None,
+        what: str,
+        arguments: Mapping[str, object] | None = None,
+        cause: str | None = None,
     ) -> Any:
         self.asked.append((member, what))
         target = self.engine.member.ctx.master if member is None else member
@@ -81,7 +89,7 @@ class FakeNode:
             return self.spoiled[member, what]
         body = json.dumps(dict(arguments or {})).encode()
         now_us, wall_ms = self.pump.now_us, self.pump.wall_ms
-        call = self.engine.ask(member, what, body, now_us, wall_ms)
+        call = self.engine.ask(member, what, body, now_us, wall_ms, cause)
         self.node.carry_out()
         self.pump.settle()
         answer = self.node.answers[call]

@@ -49,6 +49,14 @@ def sim(
     shrink: Annotated[
         bool, typer.Option("--shrink", help="Cut a failing run down to a scenario")
     ] = False,
+    story: Annotated[
+        str,
+        typer.Option(
+            "--story",
+            metavar="SUBJECT",
+            help="Causal threads: partition=17, member=m2, or the id of a cause",
+        ),
+    ] = "",
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Rare situations met, instead of the time line")
     ] = False,
@@ -93,8 +101,10 @@ def sim(
     if coverage:
         _print_coverage(seed, profile, hours, runs)
         return
-    report = simulate(seed, profile, hours)
-    if as_json:
+    report = simulate(seed, profile, hours, story=story)
+    if story:
+        _print_threads(report, story, as_json)
+    elif as_json:
         sys.stdout.write(json.dumps(report.document()) + "\n")
     else:
         _print_report(report)
@@ -103,6 +113,17 @@ def sim(
 
         sys.stdout.write(shrink_run(report).text)
     if report.violations:
+        raise typer.Exit(1)
+
+
+def _print_threads(report: Report, story: str, as_json: bool) -> None:
+    """The threads of a subject; exit code 1 when there are none."""
+    if as_json:
+        sys.stdout.write(json.dumps({"story": story, "lines": report.threads}) + "\n")
+    elif report.threads:
+        sys.stdout.write("\n".join(report.threads) + "\n")
+    if not report.threads:
+        sys.stderr.write(f"nothing in this run is about {story}\n")
         raise typer.Exit(1)
 
 

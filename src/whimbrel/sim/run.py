@@ -22,6 +22,7 @@ from whimbrel.sim.nemesis import FaultEvent
 from whimbrel.sim.profile import HOUR_US, SECOND_US, Plan, Profile, draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.stores import copy_wait_us, restless_because, unsafe_because
+from whimbrel.sim.threads import KEPT_LINES_MAX, Subject, threads
 from whimbrel.sim.watch import member_of
 from whimbrel.sim.workload import REGISTER_MAP, SET_MAP
 from whimbrel.sim.world import Violation, World
@@ -76,6 +77,8 @@ class Report(msgspec.Struct, frozen=True):
     """Rare situations to how often they came about (``coverage``)."""
     timeline: tuple[tuple[int, str, str, str], ...] = ()
     story: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
+    """The causal threads that were asked for (``threads``)."""
     fault_events: tuple[FaultEvent, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -263,6 +266,7 @@ def simulate(
     script: list[FaultEvent] | None = None,
     plan: Plan | None = None,
     moments: Sequence[Moment] = (),
+    story: str = "",
 ) -> Report:
     """One run.
 
@@ -274,13 +278,17 @@ def simulate(
         script: Fault events to play instead of drawn ones.
         plan: Parameters to use instead of drawn ones.
         moments: Events of the script that wait for a message instead of a time.
+        story: Subject whose threads the report shall tell: ``partition=17``, ``member=m2``, or
+            the id of a cause.
 
     Returns:
         The report; its ``violations`` are empty when every rule held.
 
     Raises:
-        UsageError: There is no such profile, or a script names something that does not exist.
+        UsageError: There is no such profile, a script names something that does not exist, or
+            the subject is none.
     """
+    subject = Subject(story) if story else None
     if bug is not None:
         bug.begin_run()
     chosen: Profile = profile_named(profile)
@@ -291,8 +299,13 @@ def simulate(
         world.nemesis.script = script
     world.moments.expect(moments)
     run = Run(world, max(world.plan.profile.quick_us, int(hours * HOUR_US)))
+    if subject is not None:
+        world.trace.keep(KEPT_LINES_MAX)
     run.go()
-    return _report(run, world)
+    report = _report(run, world)
+    if subject is None:
+        return report
+    return msgspec.structs.replace(report, threads=tuple(threads(world.trace, subject)))
 
 
 def safe_wait_us(world: World) -> int:

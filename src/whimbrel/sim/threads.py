@@ -17,7 +17,7 @@ KEPT_LINES_MAX = 400_000
 THREADS_MAX = 40
 """Threads that are told, the newest."""
 THREAD_LINES_MAX = 200
-"""Lines of one thread: its first and its last half of so many."""
+"""Lines of one thread: half of them about the subject, the rest its beginning and its end."""
 
 _PARTITION = re.compile(r"partition=([0-9]+)")
 _MEMBER = re.compile(r"member=(\S+)")
@@ -59,12 +59,12 @@ class Subject:
         names: dict[str, None] = {}
         for line in lines:
             cause = line[4]
-            if cause and self._is_in(line, names):
+            if cause and self.is_in(line, names):
                 found.pop(cause, None)
                 found[cause] = None
         return list(found)
 
-    def _is_in(self, line: Line, names: dict[str, None]) -> bool:
+    def is_in(self, line: Line, names: dict[str, None]) -> bool:
         """Whether a line is about it; ``names`` are the ids a member had so far."""
         _, who, what, detail, cause = line
         if self._is_cause:
@@ -105,7 +105,7 @@ def threads(trace: Trace, subject: Subject) -> list[str]:
     if left_out > 0:
         told += [f"... {left_out} older threads ...", ""]
     for cause, lines in by_cause.items():
-        told += [head_of(cause, lines), *_shown(lines), ""]
+        told += [head_of(cause, lines), *_shown(lines, subject), ""]
     return told[:-1]
 
 
@@ -116,9 +116,20 @@ def head_of(cause: str, lines: Sequence[Line]) -> str:
     return f"cause {cause}: {len(lines)} lines in {span_s:.3f} s on {members}"
 
 
-def _shown(lines: Sequence[Line]) -> list[str]:
-    texts = [render(line) for line in lines]
-    if len(texts) <= THREAD_LINES_MAX:
-        return texts
-    half = THREAD_LINES_MAX // 2
-    return [*texts[:half], f"... {len(texts) - 2 * half} lines ...", *texts[-half:]]
+def _shown(lines: Sequence[Line], subject: Subject) -> list[str]:
+    """A plan has thousands of lines: those about the subject, and how it began and ended."""
+    count, names = len(lines), dict[str, None]()
+    about = [number for number, line in enumerate(lines) if subject.is_in(line, names)]
+    chosen = dict.fromkeys(range(count))
+    if count > THREAD_LINES_MAX:
+        half, quarter = THREAD_LINES_MAX // 2, THREAD_LINES_MAX // 4
+        ends = (*range(quarter), *range(count - quarter, count))
+        chosen = dict.fromkeys(sorted({*ends, *about[-half:]}))
+    shown: list[str] = []
+    after = 0
+    for number in chosen:
+        if number > after:
+            shown.append(f"... {number - after} lines ...")
+        shown.append(render(lines[number]))
+        after = number + 1
+    return shown

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 RING_LINES_MAX = 20_000
 """Lines kept for the report of a failure."""
 STORY_LINES_MAX = 200
+STORY_CAUSES_MAX = 3
 TIMELINE_ROWS_MAX = 2_000
 """Rows of the readable time line; later ones are dropped, never the hash."""
 
@@ -84,11 +85,18 @@ class Trace:
         return self._hash.hexdigest()
 
     def story(self, words: Sequence[str] = ()) -> list[str]:
-        """The last lines that mention one of the words (all lines when there are none)."""
+        """The last lines that mention one of the words (all lines when there are none).
+
+        With them come those of the causes of the last few that mention all of them.
+        """
         chosen: list[str] = []
+        causes: dict[str, None] = {}
         for line in reversed(self._ring):
             text = render(line)
-            if not words or any(word in text for word in words):
+            is_of_all = words and all(word in text for word in words)
+            if is_of_all and line[4] and len(causes) < STORY_CAUSES_MAX:
+                causes[line[4]] = None
+            if not words or line[4] in causes or any(word in text for word in words):
                 chosen.append(text)
                 if len(chosen) == STORY_LINES_MAX:
                     break

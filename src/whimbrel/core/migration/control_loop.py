@@ -482,9 +482,7 @@ class ControlLoop:
         self._close_process()
         self._failed_plans += 1
         if self._failed_plans % FAILED_PLANS_NOTED == 0:
-            self._ctx.note(
-                "migration.plans_fail", "warning", plans=self._failed_plans, cause=failure
-            )
+            self._ctx.note("migration.plans_fail", "warning", plans=self._failed_plans, why=failure)
         if self._due is None:
             self._ctx.arm(RETRY_TIMER, self._ctx.settings.migration_retry_us)
 
