@@ -33,6 +33,15 @@ _COLOURS = {
     "safe": "bold green",
 }
 
+Story = Annotated[
+    str,
+    typer.Option(
+        "--story",
+        metavar="SUBJECT",
+        help="Causal threads: partition=17, member=m2, or the id of a cause",
+    ),
+]
+
 
 def sim(
     seed: Annotated[
@@ -49,14 +58,7 @@ def sim(
     shrink: Annotated[
         bool, typer.Option("--shrink", help="Cut a failing run down to a scenario")
     ] = False,
-    story: Annotated[
-        str,
-        typer.Option(
-            "--story",
-            metavar="SUBJECT",
-            help="Causal threads: partition=17, member=m2, or the id of a cause",
-        ),
-    ] = "",
+    story: Story = "",
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Rare situations met, instead of the time line")
     ] = False,
@@ -102,18 +104,23 @@ def sim(
         _print_coverage(seed, profile, hours, runs)
         return
     report = simulate(seed, profile, hours, story=story)
-    if story:
-        _print_threads(report, story, as_json)
-    elif as_json:
-        sys.stdout.write(json.dumps(report.document()) + "\n")
-    else:
-        _print_report(report)
+    _tell(report, story, as_json)
     if report.violations and shrink:
         from whimbrel.sim.shrink import shrink_run
 
         sys.stdout.write(shrink_run(report).text)
     if report.violations:
         raise typer.Exit(1)
+
+
+def _tell(report: Report, story: str, as_json: bool) -> None:
+    """Print what was asked for of a run."""
+    if story:
+        _print_threads(report, story, as_json)
+    elif as_json:
+        sys.stdout.write(json.dumps(report.document()) + "\n")
+    else:
+        _print_report(report)
 
 
 def _print_threads(report: Report, story: str, as_json: bool) -> None:
