@@ -41,7 +41,7 @@ class FakeNode:
         self.admin_socket: socket.socket | None = None
         self.admin_ends: list[str] = []
         """Why the admin server ended though nobody stopped it, each time."""
-        node.engine.questions.documents["events"] = lambda _: json.dumps(self.events).encode()
+        node.engine.questions.documents["events"] = self.events_document
 
     @property
     def engine(self) -> Any:
@@ -54,6 +54,11 @@ class FakeNode:
     def metrics(self) -> dict[str, float]:
         found: dict[str, float] = self.engine.metrics()
         return found
+
+    def events_document(self, arguments: bytes) -> bytes:
+        cause = json.loads(arguments or b"{}").get("cause")
+        found = [event for event in self.events if cause in (None, event.get("cause"))]
+        return json.dumps(found).encode()
 
     def new_cause(self) -> str:
         made: str = self.engine.member.ctx.new_cause()

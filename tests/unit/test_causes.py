@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -152,7 +151,7 @@ def test_reads_and_writes_make_no_cause() -> None:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ToPeer]]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[ToPeer]:
     """Every message between members, as its sender's engine put it."""
     found: list[ToPeer] = []
     framed = engine_pump.framed
@@ -163,7 +162,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ToPeer]]:
         return framed(output, encoded)
 
     monkeypatch.setattr(engine_pump, "framed", record)
-    yield found
+    return found
 
 
 def story(node: Node, kind: str, **fields: object) -> str:
@@ -218,7 +217,7 @@ def test_all_work_of_a_plan_is_in_its_story(sent: list[ToPeer]) -> None:
 
 
 def test_a_leave_is_one_story(sent: list[ToPeer]) -> None:
-    """Goal: the wish, its repeats, the plan, the permission and the new list. Method: one leaves."""
+    """Goal: the wish, its repeats, the plan, the permission, the new list. Method: one leaves."""
     pump = Pump()
     master, leaver, _ = pump.form(3)
     fill(pump)
@@ -298,7 +297,7 @@ def test_an_order_is_one_story_on_every_member() -> None:
 
 
 def test_a_refusal_is_in_the_story_of_the_order() -> None:
-    """Goal: a change that a new list ends says so where it began. Method: a member joins at once."""
+    """Goal: a change that a new list ends says so where it began. Method: a member dies."""
     pump = Pump()
     master, other, _ = pump.form(3)
     deafen(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from whimbrel.core import messages
@@ -49,6 +50,15 @@ def test_messages_round_trip(message: messages.Message) -> None:
         b"\x93\xa9Heartbeat\xa3bad\xc0",
         b"\x93\xa9Heartbeat\x01\xa2\xff\xfe",
         b"\x92\xa9Heartbeat" + b"\x91" * 100_000,
+        msgspec.msgpack.encode(messages.Heartbeat(1, A.id)),
+        *(
+            msgspec.msgpack.encode((cause, messages.Heartbeat(1, A.id)))
+            for cause in (
+                *("", "-", "a-", "-1", "a-b", "1", "a 1-2", "a-1\n", "a\x1b-1", "\xe4-1"),
+                *("123456789-1", "a-" + 21 * "1", "a-1 ", 5, None, ("a-1",)),
+            )
+        ),
+        msgspec.msgpack.encode((CAUSE, messages.Heartbeat(1, A.id), CAUSE)),
     ],
 )
 def test_what_is_no_message_is_refused(payload: bytes) -> None:
