@@ -6,16 +6,40 @@ from typing import Any
 
 import pytest
 from tests.unit import engine_pump
-from tests.unit.engine_pump import Node, Pump, member_id
+from tests.unit.engine_pump import Node, Pump, member_id, quick_settings
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Joined, Note, Send, SendTo
 from whimbrel.core.ids import Address
 from whimbrel.core.member import Member
-from whimbrel.core.messages import ClaimRequested, Heartbeat, LeaveRequested, RegistryTold
+from whimbrel.core.messages import (
+    ClaimRequested,
+    FragmentSent,
+    Heartbeat,
+    JoinersTold,
+    LeaveRequested,
+    Message,
+    MigrationCommitRequested,
+    MigrationRequested,
+    PromotionRequested,
+    QuestionAsked,
+    RegistryTold,
+    RoleChangeRequested,
+    StateLockRequested,
+    StateRequested,
+    TablePublished,
+)
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.stimuli import AddressUnreachable, LeaveWanted, Received, Started, TimerFired
+from whimbrel.core.stimuli import (
+    AddressUnreachable,
+    LeaveWanted,
+    LinkLost,
+    LinkRestored,
+    Received,
+    Started,
+    TimerFired,
+)
 from whimbrel.serving.outputs import ToPeer
 from whimbrel.wire.serialization import to_data
 
@@ -185,10 +209,12 @@ def fill(pump: Pump) -> None:
                     ttl=-1)  # fmt: skip
 
 
-@pytest.mark.parametrize("encoded", [False, True])
-def test_a_join_is_one_story(encoded: bool) -> None:
-    """Goal: from the start of a process to the end of the plan that gives it data, one thread."""
-    pump = Pump(encoded=encoded)
+@pytest.mark.parametrize(("encoded", "rows_max"), [(False, 10_000), (True, 10_000), (False, 2)])
+def test_a_join_is_one_story(encoded: bool, rows_max: int) -> None:
+    """Goal: from the start of a process to the end of the plan that gives it data, one thread.
+    Method: also with bytes between members, and with a table that is planned in pieces.
+    """
+    pump = Pump(quick_settings(step_rows_max=rows_max), encoded=encoded)
     master, other = pump.form(2)
     fill(pump)
     joiner = pump.start()
@@ -251,12 +277,14 @@ def owned(node: Node) -> int:
     return next(one.pid for one in node.engine.member.dataplane.partitions if one.is_primary)
 
 
-def deafen(node: Node) -> None:
-    """Let a member go on hearing of nothing but heartbeats."""
+def deafen(node: Node, to: type[Message] | None = None) -> None:
+    """Let a member go on without hearing a message; without hearing anything but heartbeats."""
     handle = node.handle
 
     def deaf(stimulus: Any) -> None:
-        if not isinstance(stimulus, Received) or isinstance(stimulus.message, Heartbeat):
+        message = stimulus.message if isinstance(stimulus, Received) else None
+        is_deaf = not isinstance(message, Heartbeat) if to is None else isinstance(message, to)
+        if message is None or not is_deaf:
             handle(stimulus)
 
     node.handle = deaf  # type: ignore[method-assign]
@@ -280,6 +308,130 @@ def test_a_claim_and_what_the_new_master_settles_are_one_story(sent: list[ToPeer
     assert story(third, "member_removed", member=master.id) == claim
     assert story(second, "migration.table_settled") == claim
     assert story(second, "migration.finished") == claim
+
+
+@pytest.mark.parametrize("asked", [MigrationRequested, MigrationCommitRequested, FragmentSent])
+def test_a_plans_repeats_stay_in_its_story(sent: list[ToPeer], asked: type[Message]) -> None:
+    """Goal: whatever a timer repeats for a migration is told under the plan, at both ends.
+    Method: one member hears no such request for a while.
+    """
+    pump = Pump()
+    pump.form(2)
+    fill(pump)
+    sent.clear()
+    joiner = pump.start()
+    for node in pump.nodes[1:]:
+        deafen(node, asked)
+    pump.run(6)
+    causes = [one.cause for one in sent if isinstance(one.payload, asked)]
+    assert len(causes) > 2
+    assert set(causes) == {story(joiner, "members_installed")}
+
+
+def test_repeats_of_a_publication_stay_in_its_story(sent: list[ToPeer]) -> None:
+    """Goal: news are repeated under what brought them. Method: a member that hears none."""
+    pump = Pump()
+    pump.form(3)
+    deafen(pump.nodes[2], TablePublished)
+    sent.clear()
+    joiner = pump.start()
+    pump.run(4)
+    to = pump.nodes[2].id
+    causes = [
+        one.cause for one in sent if isinstance(one.payload, TablePublished) and one.peer == to
+    ]
+    assert len(causes) > 2
+    assert set(causes) == {story(joiner, "members_installed")}
+
+
+@pytest.mark.parametrize("asked", [StateRequested, PromotionRequested])
+def test_repeats_of_a_new_master_stay_in_its_story(
+    sent: list[ToPeer], asked: type[Message]
+) -> None:
+    """Goal: recovery and promotions are repeated under the claim. Method: one hears none."""
+    pump = Pump()
+    master, second, third = pump.form(3)
+    fill(pump)
+    deafen(third, asked)
+    sent.clear()
+    pump.kill(master)
+    pump.run(8)
+    causes = [one.cause for one in sent if isinstance(one.payload, asked) and one.peer == third.id]
+    assert len(causes) > 2
+    assert set(causes) == {story(second, "mastership_claimed")}
+
+
+def test_repeats_of_wishes_and_questions_stay_in_their_stories(sent: list[ToPeer]) -> None:
+    """Goal: as for plans. Method: a master that hears neither changes of roles nor questions."""
+    pump = Pump()
+    master, other = pump.form(2)
+    deafen(master, RoleChangeRequested)
+    deafen(master, QuestionAsked)
+    other.engine.want_role(True, lambda _: None, pump.now_us, pump.wall_ms)
+    other.engine.ask(None, "cluster_state", b"", pump.now_us, pump.wall_ms, "00000002-7")
+    other.engine.ask(None, "cluster_state", b"", pump.now_us, pump.wall_ms, "00000002-8")
+    other.carry_out()
+    pump.run(4)
+    causes = [one.cause for one in sent if isinstance(one.payload, RoleChangeRequested)]
+    assert len(causes) > 2 and len(set(causes)) == 1
+    asked = [one for one in sent if isinstance(one.payload, QuestionAsked)]
+    assert len(asked) > 4
+    assert {one.cause for one in asked} == {"00000002-7", "00000002-8"}
+    assert len({(one.cause, one.payload.call) for one in asked}) == 2  # type: ignore[union-attr]
+
+
+def test_repeats_of_a_change_of_state_stay_in_its_story(sent: list[ToPeer]) -> None:
+    """Goal: as for plans. Method: a member that does not hear that it is to stand still."""
+    pump = Pump()
+    master, other = pump.form(2)
+    deafen(other, StateLockRequested)
+    order = b'{"wish": "w", "state": "FROZEN"}'
+    master.engine.ask(None, "change_cluster", order, pump.now_us, pump.wall_ms, "00000001-77")
+    master.carry_out()
+    pump.run(8)
+    causes = [one.cause for one in sent if isinstance(one.payload, StateLockRequested)]
+    assert len(causes) > 1
+    assert set(causes) == {"00000001-77"}
+    assert story(master, "state_change_refused") == "00000001-77"
+
+
+def test_a_late_joiner_comes_in_under_its_own_start(sent: list[ToPeer]) -> None:
+    """Goal: a list belongs to who is on it first, though a timer or a note let it in. Method: a
+    member that does not hear of the joiner for a while.
+    """
+    pump = Pump()
+    master, other = pump.form(2)
+    handle = other.handle
+    deafen(other, JoinersTold)
+    joiner = pump.start()
+    pump.run(3)
+    assert not joiner.joined
+    other.handle = handle  # type: ignore[method-assign]
+    pump.run(10)
+    requests = [one.cause for one in sent if isinstance(one.payload, JoinersTold)]
+    assert len(requests) > 1
+    assert story(master, "member_added", member=joiner.id) == story(joiner, "members_installed")
+    assert story(joiner, "members_installed").startswith(joiner.id[:8])
+
+
+def test_links_that_come_back_take_nobodys_story(sent: list[ToPeer]) -> None:
+    """Goal: what is sent again when a link stands is told under its own cause, and what the link
+    itself brings under the link's. Method: a plan under way, and a link that was broken.
+    """
+    pump = Pump()
+    master, other = pump.form(2)
+    fill(pump)
+    deafen(other, MigrationRequested)
+    joiner = pump.start()
+    pump.run(1)
+    sent.clear()
+    master.handle(LinkLost(other.id))
+    master.handle(LinkRestored(other.id))
+    plan = story(joiner, "members_installed")
+    again = [one.cause for one in sent if isinstance(one.payload, MigrationRequested)]
+    assert again and set(again) == {plan}
+    others = {one.cause for one in sent if not isinstance(one.payload, MigrationRequested)}
+    assert others and plan not in others
 
 
 def test_an_order_is_one_story_on_every_member() -> None:
