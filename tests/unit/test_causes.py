@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit import engine_pump
 from tests.unit.engine_pump import Node, Pump, member_id, quick_settings
@@ -18,6 +19,7 @@ from whimbrel.core.messages import (
     Heartbeat,
     JoinersTold,
     LeaveRequested,
+    MembersPublished,
     Message,
     MigrationCommitRequested,
     MigrationRequested,
@@ -28,6 +30,7 @@ from whimbrel.core.messages import (
     StateLockRequested,
     StateRequested,
     TablePublished,
+    VersionsTold,
 )
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.settings import CoreSettings
@@ -414,24 +417,73 @@ def test_a_late_joiner_comes_in_under_its_own_start(sent: list[ToPeer]) -> None:
     assert story(joiner, "members_installed").startswith(joiner.id[:8])
 
 
-def test_links_that_come_back_take_nobodys_story(sent: list[ToPeer]) -> None:
+@pytest.mark.parametrize("asked", [MigrationRequested, FragmentSent, TablePublished])
+def test_links_that_come_back_take_nobodys_story(sent: list[ToPeer], asked: type[Message]) -> None:
     """Goal: what is sent again when a link stands is told under its own cause, and what the link
     itself brings under the link's. Method: a plan under way, and a link that was broken.
     """
     pump = Pump()
     master, other = pump.form(2)
     fill(pump)
-    deafen(other, MigrationRequested)
     joiner = pump.start()
+    for node in (other, joiner):
+        deafen(node, asked)
     pump.run(1)
-    sent.clear()
-    master.handle(LinkLost(other.id))
-    master.handle(LinkRestored(other.id))
     plan = story(joiner, "members_installed")
-    again = [one.cause for one in sent if isinstance(one.payload, MigrationRequested)]
-    assert again and set(again) == {plan}
-    others = {one.cause for one in sent if not isinstance(one.payload, MigrationRequested)}
-    assert others and plan not in others
+    for peer in (other, joiner):
+        sent.clear()
+        master.handle(LinkLost(peer.id))
+        master.handle(LinkRestored(peer.id))
+        again = [one.cause for one in sent if isinstance(one.payload, asked)]
+        assert set(again) <= {plan}
+        versions = {one.cause for one in sent if isinstance(one.payload, VersionsTold)}
+        lists = {one.cause for one in sent if isinstance(one.payload, MembersPublished)}
+        assert len(lists) == 1 and plan not in lists | versions
+        if again:
+            break
+    assert again
+
+
+def test_what_waits_for_its_turn_keeps_its_cause(sent: list[ToPeer]) -> None:
+    """Goal: a source that begins a copy later begins it under the request's cause, not under that
+    of what made room for it. Method: requests that come with a cause for each partition.
+    """
+    pump = Pump(quick_settings(migration_copy_bytes_max=1))
+    _, other = pump.form(2)
+    fill(pump)
+    handle = other.handle
+
+    def one_by_one(stimulus: Any) -> None:
+        if isinstance(stimulus, Received) and isinstance(stimulus.message, MigrationRequested):
+            pid = stimulus.message.migration.partition_id
+            stimulus = msgspec.structs.replace(stimulus, cause=f"partition-{pid}")
+        handle(stimulus)
+
+    other.handle = one_by_one  # type: ignore[method-assign]
+    sent.clear()
+    pump.start()
+    pump.run(10)
+    found = {
+        (one.payload.migration.partition_id, one.cause)
+        for one in sent
+        if isinstance(one.payload, FragmentSent) and one.cause.startswith("partition-")
+    }
+    assert len(found) > 1
+    assert all(cause == f"partition-{pid}" for pid, cause in found)
+
+
+def test_a_member_that_dies_does_not_take_over_the_recovery() -> None:
+    """Goal: what a new master settles is in the story of its claim, whoever is missing last."""
+    pump = Pump()
+    master, second, third = pump.form(3)
+    deafen(third, StateRequested)
+    pump.kill(master)
+    pump.run(3)
+    assert not [note for note in second.notes if note.kind == "migration.table_settled"]
+    pump.kill(third)
+    pump.run(10)
+    assert story(second, "migration.table_settled") == story(second, "mastership_claimed")
+    assert story(second, "member_removed", member=third.id) != story(second, "became_master")
 
 
 def test_an_order_is_one_story_on_every_member() -> None:

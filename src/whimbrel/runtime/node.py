@@ -171,9 +171,9 @@ class Node:
         self.door = Door(self, self.loop)
         self._new_engine(self.settings.lite)
 
-    def leave(self) -> None:
+    def leave(self, cause: str | None = None) -> None:
         """Hand over all data and leave; ``stopped`` tells when that is done."""
-        self.stimulate(LeaveWanted())
+        self.stimulate(LeaveWanted(cause=cause))
 
     def want_role(self, lite: bool, then: Then) -> None:
         """Become lite or a data member; ``then`` is told how it ended, in this loop."""

@@ -51,7 +51,16 @@ class Round:
 class Peer:
     """What the master knows about one member's table."""
 
-    __slots__ = ("acked", "owed_whole", "round", "sent", "sent_us", "since_us", "whole_number")
+    __slots__ = (
+        "acked",
+        "cause",
+        "owed_whole",
+        "round",
+        "sent",
+        "sent_us",
+        "since_us",
+        "whole_number",
+    )
 
     def __init__(self) -> None:
         self.acked = 0
@@ -62,6 +71,8 @@ class Peer:
         """Since when an answer is due; None when all publications are answered."""
         self.sent_us = 0
         """When something was last sent to it."""
+        self.cause = ""
+        """Of that."""
         self.owed_whole = True
         self.whole_number = 0
         """Publication number of an unanswered whole table, 0 when there is none."""
@@ -93,8 +104,6 @@ class Publisher:
         self._log: deque[News] = deque()
         self._staged: list[tuple[PartitionId, MigrationInfo | None]] = []
         self._rounds: deque[Round] = deque()
-        self._cause = ""
-        """Of the newest news."""
         self._opening: Round | None = None
         """The round that tells everybody the table with which this master begins."""
         self._finished: dict[PartitionId, dict[str, MigrationInfo]] = {}
@@ -104,7 +113,6 @@ class Publisher:
     def start(self, completed: Iterable[MigrationInfo]) -> None:
         """Begin as master: everybody is owed the whole table and these migrations (ADL-14)."""
         self.stop()
-        self._cause = self._ctx.cause
         self.latest = self._ctx.next_number()
         for migration in completed:
             self._append(News(self.latest, migration.partition_id, migration))
@@ -165,7 +173,6 @@ class Publisher:
     def flush(self) -> None:
         """Send what was staged, and whole tables to those who are owed one."""
         if self._staged:
-            self._cause = self._ctx.cause
             self.latest = self._ctx.next_number()
             for pid, migration in self._staged:
                 self._append(News(self.latest, pid, migration))
@@ -210,7 +217,7 @@ class Publisher:
         """Send the table to a member from the first part on, with others if one is to begin."""
         begun = not self._rounds or self._rounds[-1].numbers
         peer.owed_whole = False
-        peer.sent_us = self._ctx.now_us
+        peer.sent_us, peer.cause = self._ctx.now_us, self._ctx.cause
         if peer.since_us is None:
             peer.since_us = self._ctx.now_us
         if begun:
@@ -290,7 +297,7 @@ class Publisher:
 
     def _mark_sent(self, peer: Peer, number: int) -> None:
         peer.sent = number
-        peer.sent_us = self._ctx.now_us
+        peer.sent_us, peer.cause = self._ctx.now_us, self._ctx.cause
         if peer.since_us is None:
             peer.since_us = self._ctx.now_us
 
@@ -353,7 +360,7 @@ class Publisher:
             self._send_again(member, peer)
 
     def _send_again(self, member: MemberId, peer: Peer) -> None:
-        self._ctx.resume(self._cause)
+        self._ctx.resume(peer.cause)
         if peer.owed_whole or peer.whole_number:
             self._send_whole(member, peer)
         else:
