@@ -144,11 +144,11 @@ def notes(member: LocalMember, event: str) -> list[dict[str, Any]]:
         (b"CP2" + struct.pack("<iH", 2**31 - 1, UNFRAGMENTED) + bytes(40), "refused_message_limit"),
         (b"CP2" + encode_request("Map.size", 1, name="m"), "refused_unauthenticated"),
         (b"CP2" + frame(b"\0\x01\0\0" + bytes(20), UNFRAGMENTED | FINAL), "refused_malformed"),
-        (b"WMB1" + bytes(20), "link_refused_frame_length"),
-        (b"WMB1" + b"\xff" * 20, "link_refused_frame_length"),
-        (b"WMB1" + wire.encode_frame(wire.MESSAGE, b"\x90"), "link_refused_order"),
-        (b"WMB1" + wire.encode_frame(wire.GREETING, b"\x90"), "link_refused_greeting"),
-        (b"WMB1" + b"\x02\0\0\0\x63\0", "link_refused_frame_kind"),
+        (wire.PRELUDE + bytes(20), "link_refused_frame_length"),
+        (wire.PRELUDE + b"\xff" * 20, "link_refused_frame_length"),
+        (wire.PRELUDE + wire.encode_frame(wire.MESSAGE, b"\x90"), "link_refused_order"),
+        (wire.PRELUDE + wire.encode_frame(wire.GREETING, b"\x90"), "link_refused_greeting"),
+        (wire.PRELUDE + b"\x02\0\0\0\x63\0", "link_refused_frame_kind"),
     ],
 )
 def test_bytes_that_end_their_connection(member: LocalMember, data: bytes, counter: str) -> None:
@@ -165,7 +165,7 @@ def test_what_never_finishes_is_closed_in_time(cluster: LocalCluster, member: Lo
     authentication and within a message ends after ``network.handshake_timeout_s``.
     """
     count = counted(member, "connections_too_slow")
-    starts = (b"", b"C", b"CP2", b"WMB1", b"CP2" + struct.pack("<iH", 100, UNFRAGMENTED))
+    starts = (b"", b"C", b"CP2", wire.PRELUDE, b"CP2" + struct.pack("<iH", 100, UNFRAGMENTED))
     silent = [dial(member.port) for _ in starts]
     for connection, start in zip(silent, starts, strict=True):
         connection.sendall(start)
@@ -254,7 +254,7 @@ def greet(
     with dial(member.port) as connection:
         connection.sendall(wire.encode_greeting(wire.Greeting(cluster, info, "control")))
         wait_for_greeting(connection)
-        payload = wire.encode_message(message(info))
+        payload = wire.encode_message(message(info), "stranger-1")
         connection.sendall(wire.encode_frame(wire.MESSAGE, payload))
         connection.shutdown(socket.SHUT_WR)
         is_ended(connection)

@@ -113,7 +113,7 @@ def test_handshakes_and_half_messages_have_a_time_limit() -> None:
         node = FakeNode(handshake_timeout_us=10_000)
         node.door.end()  # the test looks itself, instead of every second
         address = await node.listen()
-        kinds = (b"", b"C", b"WMB1", b"CP2 never", b"CP2 half", b"CP2 idle")
+        kinds = (b"", b"C", wire.PRELUDE, b"CP2 never", b"CP2 half", b"CP2 idle")
         streams = [await dial(address) for _ in kinds]
         for (_, writer), data in zip(streams, kinds, strict=True):
             writer.write(data)
@@ -167,7 +167,9 @@ def test_many_messages_of_one_read_take_several_turns(monkeypatch: pytest.Monkey
         _, writer = await dial(address)
         writer.write(greeting())
         beats = [Heartbeat(number, None) for number in range(60)]
-        frames = [wire.encode_frame(wire.MESSAGE, wire.encode_message(beat)) for beat in beats]
+        frames = [
+            wire.encode_frame(wire.MESSAGE, wire.encode_message(beat, "peer-1")) for beat in beats
+        ]
         writer.write(b"".join(frames[:40]))
         await until(lambda: len(node.fake.stimuli) == 40, "the first messages")
         writer.write(b"".join(frames[40:]))
@@ -201,12 +203,14 @@ def test_member_frames_reach_the_engine_in_order() -> None:
         assert wire.decode_greeting(bytes(payload)).sender.id == "me"
         beat = Heartbeat(3, None)
         writer.write(
-            wire.encode_frame(wire.MESSAGE, wire.encode_message(beat))
+            wire.encode_frame(wire.MESSAGE, wire.encode_message(beat, "peer-1"))
             + wire.encode_frame(wire.BACKUPS, b"x" * 100_000)
             + wire.encode_frame(wire.ACKS, b"")
         )
         await until(lambda: len(node.fake.frames) == 2, "both frames")
-        expected = Received(MemberId("peer"), Address("127.0.0.1", 9), beat, started_us=5)
+        expected = Received(
+            MemberId("peer"), Address("127.0.0.1", 9), beat, started_us=5, cause="peer-1"
+        )
         assert node.fake.stimuli == [expected]
         assert [(peer, kind) for peer, kind, _ in node.fake.frames] == [("peer", 2), ("peer", 3)]
         writer.close()
@@ -223,8 +227,10 @@ def test_members_of_another_cluster_may_only_ask() -> None:
         node = FakeNode()
         address = await node.listen()
         info = MemberInfo(MemberId("peer"), Address("127.0.0.1", 9))
-        probe = wire.encode_frame(wire.MESSAGE, wire.encode_message(ProbeRequested("other", info)))
-        beat = wire.encode_frame(wire.MESSAGE, wire.encode_message(Heartbeat(1, None)))
+        probe = wire.encode_frame(
+            wire.MESSAGE, wire.encode_message(ProbeRequested("other", info), "peer-1")
+        )
+        beat = wire.encode_frame(wire.MESSAGE, wire.encode_message(Heartbeat(1, None), "peer-1"))
         for bad in (beat, wire.encode_frame(wire.BACKUPS, b"")):
             streams = await dial(address)
             streams[1].write(greeting("other"))
@@ -249,8 +255,8 @@ def test_bad_member_bytes_end_the_connection_only() -> None:
         node.fake.raises = ProtocolError("not backups")
         good = greeting()
         for data in (
-            b"WMB1" + b"\xff" * 300,
-            b"WMB1" + wire.encode_frame(wire.MESSAGE, b""),
+            wire.PRELUDE + b"\xff" * 300,
+            wire.PRELUDE + wire.encode_frame(wire.MESSAGE, b""),
             good + b"\0\0\0\0\0",
             good + good[4:],
             good + wire.encode_frame(wire.MESSAGE, b"\xc1"),

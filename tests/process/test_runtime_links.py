@@ -36,7 +36,7 @@ def test_frames_of_both_channels_arrive_in_order() -> None:
         a.links.want(MemberId("b"), await b.listen())
         for number in range(50):
             a.links.send(MemberId("b"), "data", wire.BACKUPS, bytes([number]))
-        a.links.send(MemberId("b"), "control", wire.MESSAGE, BEAT)
+        a.links.send(MemberId("b"), "control", wire.MESSAGE, BEAT, "a-1")
         a.links.flush()
         await until(lambda: len(b.fake.frames) == 50 and b.fake.stimuli, "all frames")
         assert [payload[0] for _, _, payload in b.fake.frames] == list(range(50))
@@ -135,7 +135,7 @@ def test_silence_is_not_failure(monkeypatch: pytest.MonkeyPatch) -> None:
             a.links.want(MemberId("b"), Address(host, port))
             await asyncio.sleep(0.4)  # nothing happens: a machine that is silent is not gone
             assert a.fake.stimuli == []
-            a.links.send_to(Address(host, port), BEAT)
+            a.links.send_to(Address(host, port), BEAT, "a-1")
             assert a.links._addresses
             await until(lambda: not a.links._addresses, "the address given up")
             assert a.fake.stimuli == []  # a joiner waits for it as for one that seeks (M6)
@@ -177,14 +177,14 @@ def test_unwanted_links_linger_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0.1)  # nothing happens: there is no second connection
         assert a.links.gauges()["links_standing"] == 1
         a.links.unwant(MemberId("b"))
-        a.links.send(MemberId("b"), "control", wire.MESSAGE, BEAT)
+        a.links.send(MemberId("b"), "control", wire.MESSAGE, BEAT, "a-1")
         a.links.flush()
         await until(lambda: b.fake.stimuli, "the last words")
         await until(lambda: not b.door.members, "the end")
         assert a.links.gauges()["links"] == 0
         assert a.fake.stimuli == []
         assert list(a.links.known) == [address]
-        a.links.send(MemberId("b"), "control", wire.MESSAGE, BEAT)
+        a.links.send(MemberId("b"), "control", wire.MESSAGE, BEAT, "a-1")
         assert a.counters["link_frames_dropped"] == 1
         await a.end()
         await b.end()
@@ -202,14 +202,14 @@ def test_messages_to_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         a, b = FakeNode("a"), FakeNode("b")
         address, dead = await b.listen(), free_address()
         for _ in range(3):
-            a.links.send_to(address, BEAT)
+            a.links.send_to(address, BEAT, "a-1")
         await until(lambda: len(b.fake.stimuli) == 3, "three messages")
         assert len(b.door.members) == 1
         await until(lambda: not b.door.members, "the idle end")
-        a.links.send_to(address, BEAT)
+        a.links.send_to(address, BEAT, "a-1")
         await until(lambda: len(b.fake.stimuli) == 4, "one more")
         for number in range(2):
-            a.links.send_to(dead, BEAT)
+            a.links.send_to(dead, BEAT, "a-1")
             await until(lambda: len(a.fake.stimuli) == number + 1, "no answer")  # noqa: B023
         assert a.fake.stimuli == [AddressUnreachable(dead)] * 2
         await a.end()

@@ -140,7 +140,7 @@ def test_short_cuts_accept_only_what_the_table_accepts(name: str, noise: bytes, 
 @given(st.binary(max_size=300), st.integers(0, 400), st.integers(0, 255))
 def test_link_frames_and_messages_survive_noise(noise: bytes, at: int, byte: int) -> None:
     """Goal: bad input 1-5 for member links: errors of ours only, bounded memory."""
-    good = links.encode_message(messages.RegistryTold(3, ()))
+    good = links.encode_message(messages.RegistryTold(3, ()), "m-1")
     changed = bytearray(good)
     changed[at % len(changed)] = byte
     for payload in (noise, bytes(changed)):

@@ -41,7 +41,7 @@ class FakeNode:
         self.admin_socket: socket.socket | None = None
         self.admin_ends: list[str] = []
         """Why the admin server ended though nobody stopped it, each time."""
-        node.engine.questions.documents["events"] = lambda _: json.dumps(self.events).encode()
+        node.engine.questions.documents["events"] = self.events_document
 
     @property
     def engine(self) -> Any:
@@ -54,6 +54,15 @@ class FakeNode:
     def metrics(self) -> dict[str, float]:
         found: dict[str, float] = self.engine.metrics()
         return found
+
+    def events_document(self, arguments: bytes) -> bytes:
+        cause = json.loads(arguments or b"{}").get("cause")
+        found = [event for event in self.events if cause in (None, event.get("cause"))]
+        return json.dumps(found).encode()
+
+    def new_cause(self) -> str:
+        made: str = self.engine.member.ctx.new_cause()
+        return made
 
     def note(self, note: Note) -> None:
         self.notes.append(note)
@@ -71,7 +80,11 @@ class FakeNode:
         return asyncio.get_running_loop().create_task(work)
 
     async def ask(
-        self, member: MemberId | None, what: str, arguments: Mapping[str, object] | None = None
+        self,
+        member: MemberId | None,
+        what: str,
+        arguments: Mapping[str, object] | None = None,
+        cause: str | None = None,
     ) -> Any:
         self.asked.append((member, what))
         target = self.engine.member.ctx.master if member is None else member
@@ -81,7 +94,7 @@ class FakeNode:
             return self.spoiled[member, what]
         body = json.dumps(dict(arguments or {})).encode()
         now_us, wall_ms = self.pump.now_us, self.pump.wall_ms
-        call = self.engine.ask(member, what, body, now_us, wall_ms)
+        call = self.engine.ask(member, what, body, now_us, wall_ms, cause)
         self.node.carry_out()
         self.pump.settle()
         answer = self.node.answers[call]

@@ -57,6 +57,15 @@ def quick_settings(**changes: Any) -> CoreSettings:
     return CoreSettings(**values)
 
 
+def framed(output: ToPeer, encoded: bool) -> Any:
+    """What a shell sends: bytes, or a message and its cause when nobody looks at the bytes."""
+    if isinstance(output.payload, bytes):
+        return output.payload
+    if encoded:
+        return encode_message(output.payload, output.cause)
+    return output.cause, output.payload
+
+
 class Node:
     """One engine with what its shell would keep."""
 
@@ -92,12 +101,12 @@ class Node:
                 case ToPeer() if output.peer not in self.links:
                     pump.dropped += 1  # as a real shell does: nobody has asked for that link
                 case ToPeer():
-                    payload: Any = output.payload
-                    if output.kind == MESSAGE and pump.encoded:
-                        payload = encode_message(payload)
+                    payload = framed(output, pump.encoded)
                     pump.queue.append((self, output.peer, output.kind, payload))
                 case ToAddress():
-                    pump.queue.append((self, output.address, MESSAGE, output.message))
+                    pump.queue.append(
+                        (self, output.address, MESSAGE, (output.cause, output.message))
+                    )
                 case ToClient():
                     if output.conn in self.clients:
                         self.clients[output.conn].receive(output.data)
@@ -215,10 +224,12 @@ class Pump:
         for node in self.living():
             if to in (node.id, node.address):
                 if kind == MESSAGE:
-                    message: Message = payload
-                    if isinstance(payload, bytes):
-                        message = decode_message(payload)
-                    node.handle(Received(sender.id, sender.address, message))
+                    cause: str
+                    message: Message
+                    cause, message = (
+                        decode_message(payload) if isinstance(payload, bytes) else payload
+                    )
+                    node.handle(Received(sender.id, sender.address, message, cause=cause))
                 else:
                     node.engine.peer_frame(sender.id, kind, payload, self.now_us, self.wall_ms)
                     node.carry_out()

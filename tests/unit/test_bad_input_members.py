@@ -62,7 +62,8 @@ def join(joiner: MemberInfo, cluster: str = "dev", partitions: int = 7) -> m.Joi
 
 def say(node: Node, message: Message, sender: str = STRANGER) -> None:
     """A message arrives as bytes, as at a real member."""
-    node.handle(Received(MemberId(sender), PLACE, decode_message(encode_message(message))))
+    _, received = decode_message(encode_message(message, "stranger-1"))
+    node.handle(Received(MemberId(sender), PLACE, received))
 
 
 def state(pump: Pump) -> list[object]:

@@ -122,7 +122,7 @@ def test_a_namespace_is_a_value() -> None:
     fragment = two()["a"].plane.holdings.make(PartitionId(0), one)
     assert (fragment.service, fragment.name, fragment.namespace) == ("map", "m", one)
     request = SyncRequested(1, PartitionId(0), 2, ReplicaIndex(1), (one, other))
-    assert decode_message(encode_message(request)) == request
+    assert decode_message(encode_message(request, "a-1")) == ("a-1", request)
 
 
 def test_whether_a_namespace_is_known() -> None:

@@ -49,7 +49,7 @@ def test_the_state_of_a_fragment_crosses_the_wire() -> None:
         TransferSent(Purpose.MIGRATION, MOVE.id, MOVE.partition_id, 3, (part, part), False),
         MigrationOpened(MOVE, (MOVE,)),
     ):
-        assert decode_message(encode_message(message)) == message
+        assert decode_message(encode_message(message, "a-1")) == ("a-1", message)
 
 
 def sent(
@@ -175,10 +175,10 @@ def copy_in_steps(net: Net, watch: Stopwatch) -> None:
         sequence += 1
         with watch.of("send"):
             parts, last = export.next_parts(SETTINGS.migration_chunk_bytes_max)
-            payload = encode_message(sent(MOVE, sequence, parts, last))
+            payload = encode_message(sent(MOVE, sequence, parts, last), "a-1")
         del parts
         with watch.of("receive"):
-            message = decode_message(payload)
+            _, message = decode_message(payload)
             assert isinstance(message, TransferSent)
             net["c"].plane.roles.ingest(MOVE, message.parts)
 
@@ -267,7 +267,7 @@ def test_the_master_does_not_know_whether_fragments_are_on(before: str, after: s
         types = (MigrationRequested, MigrationCommitRequested, TablePublished)
         said.append(
             [
-                encode_message(message)
+                encode_message(message, "m-1")
                 for sender, _, message in net.trace
                 if sender == "m" and isinstance(message, types)
             ]

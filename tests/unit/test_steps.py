@@ -71,13 +71,13 @@ def test_what_travels_of_a_large_table_travels_in_parts(monkeypatch: pytest.Monk
     seen: Counter[str] = Counter()
     longest: Counter[str] = Counter()
 
-    def looked_at(payload: bytes) -> Message:
-        message = decode_message(payload)
+    def looked_at(payload: bytes) -> tuple[str, Message]:
+        cause, message = decode_message(payload)
         if isinstance(message, (TablePublished, StateAnswered, PromotionRequested)):
             name = type(message).__name__
             seen[name] += 1
             longest[name] = max(longest[name], len(message.image.partitions))
-        return message
+        return cause, message
 
     monkeypatch.setattr(steps, "decode_message", looked_at)
     parts = steps.control_plane(PARTITIONS, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from whimbrel.core import messages
@@ -11,6 +12,7 @@ from whimbrel.errors import ProtocolError
 from whimbrel.serialization.uuids import uuid_bytes, uuid_text
 from whimbrel.wire import links
 
+CAUSE = "11111111-1000000001234"
 A = MemberInfo(MemberId("11111111-1111-1111-1111-111111111111"), Address("a", 5701), zone="z")
 B = MemberInfo(MemberId("22222222-2222-2222-2222-222222222222"), Address("b", 5702), lite=True)
 STEP = Step(MigrationKind.MOVE, A.id, B.id, ReplicaIndex(0), destination_new=ReplicaIndex(0))
@@ -33,7 +35,7 @@ MIGRATION = MigrationInfo("m:1", PartitionId(7), STEP, A.id, 3, Verdict.SUCCESS)
 )
 def test_messages_round_trip(message: messages.Message) -> None:
     """Goal: what is sent is what arrives, with nested structs and enums."""
-    assert links.decode_message(links.encode_message(message)) == message
+    assert links.decode_message(links.encode_message(message, CAUSE)) == (CAUSE, message)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +44,21 @@ def test_messages_round_trip(message: messages.Message) -> None:
         b"",
         b"\xc1",
         b"\x93\x01\x02",
-        links.encode_message(messages.Heartbeat(1, A.id))[:-1],
-        links.encode_message(messages.Heartbeat(1, A.id)) + b"\x00",
+        links.encode_message(messages.Heartbeat(1, A.id), CAUSE)[:-1],
+        links.encode_message(messages.Heartbeat(1, A.id), CAUSE) + b"\x00",
         b"\x92\xa7Unknown\x01",
         b"\x93\xa9Heartbeat\xa3bad\xc0",
         b"\x93\xa9Heartbeat\x01\xa2\xff\xfe",
         b"\x92\xa9Heartbeat" + b"\x91" * 100_000,
+        msgspec.msgpack.encode(messages.Heartbeat(1, A.id)),
+        *(
+            msgspec.msgpack.encode((cause, messages.Heartbeat(1, A.id)))
+            for cause in (
+                *("", "-", "a-", "-1", "a-b", "1", "a 1-2", "a-1\n", "a\x1b-1", "\xe4-1"),
+                *("123456789-1", "a-" + 21 * "1", "a-1 ", 5, None, ("a-1",)),
+            )
+        ),
+        msgspec.msgpack.encode((CAUSE, messages.Heartbeat(1, A.id), CAUSE)),
     ],
 )
 def test_what_is_no_message_is_refused(payload: bytes) -> None:

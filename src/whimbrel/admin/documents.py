@@ -71,16 +71,20 @@ class ClusterDocuments:
         return self._node.engine.member.ctx.members.members
 
     async def ask(
-        self, member: MemberId | None, what: str, arguments: Mapping[str, object] | None = None
+        self,
+        member: MemberId | None,
+        what: str,
+        arguments: Mapping[str, object] | None = None,
+        cause: str | None = None,
     ) -> Any:
-        """Ask one member, the master when None.
+        """Ask one member, the master when None; of an order it is known what it follows from.
 
         Raises:
             OperationError: An error sentence came, or nothing in time.
         """
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return await self._node.ask(member, what, arguments)
+                return await self._node.ask(member, what, arguments, cause)
         except TimeoutError:
             raise OperationError(f"{self._name(member)} does not answer") from None
 
@@ -197,10 +201,10 @@ class ClusterDocuments:
             row["entries"], row["bytes"], row["writes_short_of_backups"] = figures
         return rows
 
-    async def events(self) -> list[Json]:
-        """What happened lately on the members that answer, oldest first."""
+    async def events(self, cause: str = "") -> list[Json]:
+        """What happened lately on the members that answer, oldest first; all, or of one cause."""
         found: list[Json] = []
-        for info, answer in await self.ask_all("events"):
+        for info, answer in await self.ask_all("events", {"cause": cause} if cause else None):
             if isinstance(answer, GridError):
                 continue
             found.extend({**event, "member": info.id} for event in answer)
@@ -241,12 +245,13 @@ class ClusterDocuments:
 
     # -- acting ---------------------------------------------------------------------------
 
-    async def shutdown(self, text: str, discard: bool = False) -> Json:
+    async def shutdown(self, text: str, discard: bool = False, cause: str | None = None) -> Json:
         """Make a member leave gracefully; it is on its way out when this returns.
 
         Args:
             text: The member's uuid or address.
             discard: Whether data may end with it, when no data member stays.
+            cause: What the order follows from.
 
         Raises:
             MemberUnknownError: There is no such member.
@@ -263,7 +268,7 @@ class ClusterDocuments:
         else:
             if answer["is_last"]:
                 gone = await self._discarded(f"member {info.address}", discard)
-        await self._order_leave(info)
+        await self._order_leave(info, cause)
         return {
             "member": info.id,
             "address": str(info.address),
@@ -271,11 +276,12 @@ class ClusterDocuments:
             "discarded": gone,
         }
 
-    async def shutdown_all(self, discard: bool = False) -> Json:
+    async def shutdown_all(self, discard: bool = False, cause: str | None = None) -> Json:
         """Make all members leave; nothing is handed over when all have heard it.
 
         Args:
             discard: Whether the data may end with them.
+            cause: What the order follows from.
 
         Raises:
             ChangeRefusedError: There are entries; nothing has changed.
@@ -283,12 +289,12 @@ class ClusterDocuments:
         """
         members = self.members()
         gone = await self._discarded("the whole cluster", discard)
-        await asyncio.gather(*(self._order_leave(info) for info in members))
+        await asyncio.gather(*(self._order_leave(info, cause) for info in members))
         return {"members": [info.id for info in members], "leaving": True, "discarded": gone}
 
-    async def _order_leave(self, info: MemberInfo) -> None:
+    async def _order_leave(self, info: MemberInfo, cause: str | None) -> None:
         try:
-            await self.ask(info.id, "leave", {"member": info.id})
+            await self.ask(info.id, "leave", {"member": info.id}, cause)
         except OperationError:
             if self._is_here(info):
                 raise
@@ -348,8 +354,15 @@ class ClusterDocuments:
             await asyncio.sleep(CHANGE_POLL_S)
         raise OperationError(f"it is not known whether every member has it: {problem}")
 
-    async def change_cluster(self, state: str, cluster_version: str = "") -> Json:
+    async def change_cluster(
+        self, state: str, cluster_version: str = "", cause: str | None = None
+    ) -> Json:
         """Change the cluster state or version; every member is in the new one when this returns.
+
+        Args:
+            state: The new state; empty to leave it.
+            cluster_version: The new version; empty to leave it.
+            cause: What the order follows from.
 
         Raises:
             UsageError: There is no such state.
@@ -365,7 +378,7 @@ class ClusterDocuments:
         while (now_s := asyncio.get_running_loop().time()) < end_s:
             wish = {"wish": f"{name}/{attempt}", "state": state, "cluster_version": cluster_version}
             try:
-                found: Json = await self.ask(None, "change_cluster", wish)
+                found: Json = await self.ask(None, "change_cluster", wish, cause)
             except OperationError as silence:
                 problem = str(silence)
             else:

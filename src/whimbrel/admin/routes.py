@@ -238,8 +238,12 @@ class Routes:
     async def _losses(self, _: Request) -> Response:
         return document(await self._cluster.losses())
 
-    async def _events(self, _: Request) -> Response:
-        return document(await self._cluster.events())
+    async def _events(self, request: Request) -> Response:
+        query = request.query_params
+        unknown = [name for name in query if name != "cause"]
+        if unknown:
+            raise UsageError(f"events know cause, not {unknown[0]!r}")
+        return document(await self._cluster.events(query.get("cause", "")))
 
     async def _event_stream(self, _: Request) -> Response:
         return self._streams.open()
@@ -260,20 +264,23 @@ class Routes:
 
     async def _state(self, request: Request) -> Response:
         order = await _order(request, StateOrder, '{"state": STATE}')
-        self._node.note(Note("info", "state_change_ordered", {"state": order.state}))
-        return document(await self._cluster.change_cluster(order.state))
+        cause = self._node.new_cause()
+        self._node.note(Note("info", "state_change_ordered", {"state": order.state}, cause=cause))
+        return document(await self._cluster.change_cluster(order.state, cause=cause))
 
     async def _shutdown(self, request: Request) -> Response:
         order = await _order(request, ShutdownOrder, '{"member": MEMBER}')
         if bool(order.member) is order.cluster:
             raise UsageError("the body names one member, or the cluster")
+        cause = self._node.new_cause()
         if order.cluster:
-            found = await self._cluster.shutdown_all(order.discard)
+            found = await self._cluster.shutdown_all(order.discard, cause)
         else:
-            found = await self._cluster.shutdown(order.member, order.discard)
+            found = await self._cluster.shutdown(order.member, order.discard, cause)
         who, entries = found.get("member"), sum(row["entries"] for row in found["discarded"])
         fields: dict[str, str | int | float | bool | None] = {"member": who, "discarded": entries}
-        self._node.note(Note("warning" if entries else "info", "shutdown_ordered", fields))
+        level = "warning" if entries else "info"
+        self._node.note(Note(level, "shutdown_ordered", fields, cause=cause))
         return document(found, 202)
 
     def _role(self, what: str) -> Answer:
@@ -296,8 +303,10 @@ class Routes:
         order = await _order(request, UpgradeOrder, '{"version": VERSION}')
         if not order.version:
             raise UsageError("the body names no version")
-        found = await self._cluster.change_cluster("", order.version)
-        self._node.note(Note("info", "upgrade_ordered", {"version": found["cluster_version"]}))
+        cause = self._node.new_cause()
+        found = await self._cluster.change_cluster("", order.version, cause)
+        version = {"version": found["cluster_version"]}
+        self._node.note(Note("info", "upgrade_ordered", version, cause=cause))
         return document(found)
 
 

@@ -24,6 +24,7 @@ CHUNK_BYTES = 1_048_576
 READ_BYTES = 262_144
 EMPTY_MESSAGES = 2_000
 ROUNDS = 5
+CAUSE = "00000000-1000000001234"
 _MIB = 1 << 20
 
 
@@ -74,7 +75,7 @@ def _copy(store: MapStore) -> tuple[float, float]:
         while not last:
             with sending:
                 data, _, last = store.export(cursor, CHUNK_BYTES)
-                left = memoryview(encode_frame(MESSAGE, encode_message(_message(data))))
+                left = memoryview(encode_frame(MESSAGE, encode_message(_message(data), CAUSE)))
             while left:
                 with sending:
                     left = left[one.send(left) :]
@@ -90,7 +91,7 @@ def _copy(store: MapStore) -> tuple[float, float]:
 
 def _take(frames: Sequence[tuple[int, bytes]], target: MapStore) -> None:
     for _, payload in frames:
-        message = decode_message(payload)
+        _, message = decode_message(payload)
         if isinstance(message, TransferSent):
             for part in message.parts:
                 target.ingest(part.data)
@@ -104,7 +105,7 @@ def _empty_messages() -> float:
     with closing(one), closing(other):
         begin_ns = time.process_time_ns()
         for _ in range(EMPTY_MESSAGES):
-            one.send(encode_frame(MESSAGE, encode_message(message)))
+            one.send(encode_frame(MESSAGE, encode_message(message, CAUSE)))
             for _, payload in splitter.feed(other.recv(READ_BYTES)):
                 decode_message(payload)
         return (time.process_time_ns() - begin_ns) / 1e3 / EMPTY_MESSAGES / 2

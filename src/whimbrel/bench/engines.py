@@ -134,7 +134,8 @@ class BenchCluster:
         for kind, payload in splitter.feed(data):
             if kind == MESSAGE:
                 address = self._by_id[sender].address
-                received = Received(sender, address, decode_message(payload))
+                cause, message = decode_message(payload)
+                received = Received(sender, address, message, cause=cause)
                 engine.handle(received, now_us, wall_ms)
             else:
                 engine.peer_frame(sender, kind, payload, now_us, wall_ms)
@@ -147,12 +148,15 @@ class BenchCluster:
                 member.replies.append(output.data)
             case ToPeer():
                 payload = output.payload
-                body = payload if isinstance(payload, bytes) else encode_message(payload)
-                outgoing.setdefault(output.peer, []).append(encode_frame(output.kind, body))
+                if not isinstance(payload, bytes):
+                    payload = encode_message(payload, output.cause)
+                outgoing.setdefault(output.peer, []).append(encode_frame(output.kind, payload))
             case ToAddress():
                 for other in self.members:
                     if other.address == output.address and other.has_started:
-                        received = Received(member.id, member.address, output.message)
+                        received = Received(
+                            member.id, member.address, output.message, cause=output.cause
+                        )
                         self._stimuli.append((other, received))
                         return
                 self._stimuli.append((member, AddressUnreachable(output.address)))

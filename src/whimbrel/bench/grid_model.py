@@ -37,13 +37,15 @@ from whimbrel.errors import OperationError
 from whimbrel.wire.links import encode_message
 
 SECOND_US = 1_000_000
+SOME_CAUSE = "00000000-1000000001234"
+"""Stands for the cause that travels with each message."""
 FRAME_HEAD_BYTES = 5
 """Length and kind before each message between members."""
 PACKET_BYTES = 78
 """Headers of the packet that a small message is sent in: Ethernet, IP, TCP with time stamps."""
-FRAGMENT_HEAD_BYTES = 180
-"""A TransferSent beside its data: the migration's name, a namespace, a vector."""
-ANSWER_BYTES = 100
+FRAGMENT_HEAD_BYTES = 210
+"""A TransferSent beside its data: its cause, the migration's name, a namespace, a vector."""
+ANSWER_BYTES = 120
 """A TransferAnswered."""
 JUMBO_BYTES = 8_900
 """Data in one packet between the paper's machines."""
@@ -379,4 +381,4 @@ def wire_size(message: Message) -> int:
         return FRAGMENT_HEAD_BYTES + data + packets * PACKET_BYTES
     if isinstance(message, TransferAnswered):
         return ANSWER_BYTES + FRAME_HEAD_BYTES + PACKET_BYTES
-    return len(encode_message(message)) + FRAME_HEAD_BYTES + PACKET_BYTES
+    return len(encode_message(message, SOME_CAUSE)) + FRAME_HEAD_BYTES + PACKET_BYTES

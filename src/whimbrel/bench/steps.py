@@ -174,10 +174,10 @@ class SteppedCluster:
             engine.handle(what, now_us, wall_ms)
             name = what.key if isinstance(what, TimerFired) else type(what).__name__
         elif sender is not None and kind == MESSAGE:
-            message = decode_message(what)
+            cause, message = decode_message(what)
             name = type(message).__name__
             address = self._by_id[sender].address if sender in self._by_id else member.address
-            engine.handle(Received(sender, address, message), now_us, wall_ms)
+            engine.handle(Received(sender, address, message, cause=cause), now_us, wall_ms)
         elif sender is not None:
             engine.peer_frame(sender, kind, what, now_us, wall_ms)
         self.watch.add(name, (time.thread_time_ns() - begin_ns) / 1e6)
@@ -193,13 +193,16 @@ class SteppedCluster:
         match output:
             case ToPeer():
                 peer, payload = self._by_id.get(output.peer), output.payload
-                body = payload if isinstance(payload, bytes) else encode_message(payload)
+                if not isinstance(payload, bytes):
+                    payload = encode_message(payload, output.cause)
                 if peer is not None:
-                    self._inbox.append((peer, member.id, output.kind, body))
+                    self._inbox.append((peer, member.id, output.kind, payload))
             case ToAddress():
                 for other in self.members:
                     if other.address == output.address and other.has_started:
-                        received = Received(member.id, member.address, output.message)
+                        received = Received(
+                            member.id, member.address, output.message, cause=output.cause
+                        )
                         self._inbox.append((other, None, MESSAGE, received))
                         return
                 self._inbox.append((member, None, MESSAGE, AddressUnreachable(output.address)))

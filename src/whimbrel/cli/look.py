@@ -218,18 +218,26 @@ def events(
     follow: Annotated[
         bool, typer.Option("--follow", help="Print what happens from now on, until Ctrl-C")
     ] = False,
+    story: Annotated[
+        str, typer.Option("--story", metavar="ID", help="Only what follows from this cause")
+    ] = "",
     as_json: AsJson = False,
     admin: AdminUrl = DEFAULT_URL,
 ) -> None:
     """What happened lately on the members that answer, oldest first.
 
     With --follow: migrations, lost partitions, members and states as they happen, one a line.
+    With --story: all of one cause, as its id stands in log lines and in the last column.
     """
     member = Admin(admin)
     if follow:
+        if story:
+            raise UsageError("--follow prints what is to come, --story what has been")
         _follow_events(member, as_json)
         return
-    found: list[Json] = member.get("events")
+    found: list[Json] = member.get("events", cause=story) if story else member.get("events")
+    if story and not found:
+        raise OperationError(f"no member that answers has kept anything with the cause {story}")
     if as_json:
         print_json(found)
         return
@@ -243,10 +251,12 @@ def events(
             safe(event.get("level", "")),
             safe(event["kind"]),
             safe(_details(event)),
+            *([] if story else [safe(event.get("cause", ""))]),
         )
-        for event in found[-limit:]
+        for event in (found if story else found[-limit:])
     ]
-    print_rows(table("at", "member", "level", "kind", "details"), rows, "no events")
+    columns = ("at", "member", "level", "kind", "details", *([] if story else ["cause"]))
+    print_rows(table(*columns), rows, "no events")
 
 
 def _follow_events(member: Admin, as_json: bool) -> None:
@@ -260,5 +270,5 @@ def _follow_events(member: Admin, as_json: bool) -> None:
 
 
 def _details(event: Json) -> str:
-    shown = ("at", "kind", "level", "member")
+    shown = ("at", "kind", "level", "member", "cause")
     return " ".join(f"{name}={value}" for name, value in event.items() if name not in shown)

@@ -33,6 +33,15 @@ _COLOURS = {
     "safe": "bold green",
 }
 
+Story = Annotated[
+    str,
+    typer.Option(
+        "--story",
+        metavar="SUBJECT",
+        help="Causal threads: partition=17, member=m2, or the id of a cause",
+    ),
+]
+
 
 def sim(
     seed: Annotated[
@@ -49,6 +58,7 @@ def sim(
     shrink: Annotated[
         bool, typer.Option("--shrink", help="Cut a failing run down to a scenario")
     ] = False,
+    story: Story = "",
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Rare situations met, instead of the time line")
     ] = False,
@@ -93,16 +103,34 @@ def sim(
     if coverage:
         _print_coverage(seed, profile, hours, runs)
         return
-    report = simulate(seed, profile, hours)
-    if as_json:
-        sys.stdout.write(json.dumps(report.document()) + "\n")
-    else:
-        _print_report(report)
+    report = simulate(seed, profile, hours, story=story)
+    _tell(report, story, as_json)
     if report.violations and shrink:
         from whimbrel.sim.shrink import shrink_run
 
         sys.stdout.write(shrink_run(report).text)
     if report.violations:
+        raise typer.Exit(1)
+
+
+def _tell(report: Report, story: str, as_json: bool) -> None:
+    """Print what was asked for of a run."""
+    if story:
+        _print_threads(report, story, as_json)
+    elif as_json:
+        sys.stdout.write(json.dumps(report.document()) + "\n")
+    else:
+        _print_report(report)
+
+
+def _print_threads(report: Report, story: str, as_json: bool) -> None:
+    """The threads of a subject; exit code 1 when there are none."""
+    if as_json:
+        sys.stdout.write(json.dumps({"story": story, "lines": report.threads}) + "\n")
+    elif report.threads:
+        sys.stdout.write("\n".join(report.threads) + "\n")
+    if not report.threads:
+        sys.stderr.write(f"nothing in this run is about {story}\n")
         raise typer.Exit(1)
 
 

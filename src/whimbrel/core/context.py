@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from whimbrel.core.check import check
 from whimbrel.core.effects import ArmTimer, Effect, Note, Send, SendTo
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState, MemberInfo, MemberList
 from whimbrel.core.settings import CoreSettings
+
+CAUSE_MEMBER_LENGTH = 8
+"""Characters of the member's id in the id of a cause."""
 
 
 class Context:
@@ -37,6 +42,11 @@ class Context:
         self._generations: dict[str, int] = {}
         self._armed: dict[str, int] = {}
         self._sequence = 0
+        self.known_cause: str | None = None
+        """What this step follows from, once anybody knows; ``None`` begins a step."""
+        self._causes = started_us
+        self._timer_causes: dict[str, str | None] = {}
+        self._firing: str | None = None
 
     # -- who ------------------------------------------------------------------------------
 
@@ -69,39 +79,63 @@ class Context:
         """Members that may hold replicas, leaving ones included, in list order."""
         return [member for member in self.members.members if not member.lite]
 
+    # -- causes (docs/design/0016) --------------------------------------------------------
+
+    @property
+    def cause(self) -> str:
+        """What the effects of this step follow from; made when it is first asked for."""
+        if self.known_cause is None:
+            self.known_cause = self.new_cause()
+        return self.known_cause
+
+    def new_cause(self) -> str:
+        """An id that no process of this identity has used or will use."""
+        self._causes += 1
+        return f"{self.id[:CAUSE_MEMBER_LENGTH]}-{self._causes}"
+
+    def resume(self, cause: str) -> None:
+        """Go on with what that cause began: all further effects of this step follow from it."""
+        self.known_cause = cause
+
     # -- effects --------------------------------------------------------------------------
 
     def emit(self, effect: Effect) -> None:
         """Add any effect."""
-        self.effects.append(effect)
+        self.effects.append(msgspec.structs.replace(effect, cause=self.cause))
 
     def send(self, to: MemberId, message: Message) -> None:
         """Send to a member; never to ourselves."""
         check(to != self.id, "a member sends no message to itself")
-        self.effects.append(Send(to, message))
+        self.effects.append(Send(to, message, cause=self.cause))
 
     def send_to(self, address: Address, message: Message) -> None:
         """Send to an address whose owner is not known yet."""
-        self.effects.append(SendTo(address, message))
+        self.effects.append(SendTo(address, message, cause=self.cause))
 
     def broadcast(self, message: Message, to: Sequence[MemberId] | None = None) -> None:
         """Send to all other members, or to the given ones except ourselves."""
         for member in self.others() if to is None else to:
             if member != self.id:
-                self.effects.append(Send(member, message))
+                self.effects.append(Send(member, message, cause=self.cause))
 
     def note(self, kind: str, level: str = "info", **fields: str | float | bool | None) -> None:
         """Record an event for logs and operators."""
-        self.effects.append(Note(level, kind, fields))
+        self.effects.append(Note(level, kind, fields, cause=self.cause))
 
     # -- timers ---------------------------------------------------------------------------
 
     def arm(self, key: str, delay_us: int) -> None:
-        """Arm or re-arm the timer ``key``; keys start with their room's name and a dot."""
+        """Arm or re-arm the timer ``key``; keys start with their room's name and a dot.
+
+        It will fire under the present cause; when its own firing arms it, for a later time, under
+        a new one: then it is periodic.
+        """
         generation = self._generations.get(key, 0) + 1
         self._generations[key] = generation
         self._armed[key] = generation
-        self.effects.append(ArmTimer(key, generation, self.now_us + max(0, delay_us)))
+        self._timer_causes[key] = None if key == self._firing and delay_us > 0 else self.cause
+        at_us = self.now_us + max(0, delay_us)
+        self.effects.append(ArmTimer(key, generation, at_us, cause=self.cause))
 
     def disarm(self, key: str) -> None:
         """Forget the timer; a firing that is already on its way is ignored."""
@@ -112,11 +146,21 @@ class Context:
         return key in self._armed
 
     def take_timer(self, key: str, generation: int) -> bool:
-        """Whether a firing is current; it then counts as fired."""
+        """Whether a firing is current; it then counts as fired, and this step has its cause."""
         if self._armed.get(key) != generation:
             return False
+        self.known_cause = self.cause_of_timer(key, generation) or self.known_cause
         del self._armed[key]
+        self._firing = key
         return True
+
+    def timer_done(self) -> None:
+        """What a firing does is done."""
+        self._firing = None
+
+    def cause_of_timer(self, key: str, generation: int) -> str | None:
+        """What a firing follows from; None when it is not current, or begins a story."""
+        return self._timer_causes[key] if self._armed.get(key) == generation else None
 
     # -- names ----------------------------------------------------------------------------
 

@@ -9,8 +9,11 @@ from whimbrel.core.messages import Message
 from whimbrel.core.model import LostStructure
 
 
-class Effect(msgspec.Struct, frozen=True):
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all effects."""
+
+    cause: str = ""
+    """What it follows from (docs/design/0016); empty for what a shell says of itself."""
 
 
 class Send(Effect, frozen=True):

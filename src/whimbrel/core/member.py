@@ -102,6 +102,7 @@ class Member:
         """While all data members leave: partitions of which one said what goes and has left."""
         self.is_depth_stale = True
         """Whether ``settle`` has something to do."""
+        self._depth_cause: str | None = None
         self._routes = self._make_routes()
         self._timers: dict[str, Callable[[str], None]] = {
             "membership": self.membership.on_timer,
@@ -118,6 +119,7 @@ class Member:
         """Set the time of a step; called before any room is."""
         self.ctx.now_us = now_us
         self.ctx.wall_ms = wall_ms
+        self.ctx.known_cause = None
 
     def handle(self, stimulus: Stimulus, now_us: int, wall_ms: int) -> list[Effect]:
         """Take one stimulus; returns what the shell has to do, in order."""
@@ -140,6 +142,7 @@ class Member:
         """
         if self.is_depth_stale:
             self.is_depth_stale = False
+            self.ctx.resume(self._depth_cause or self.ctx.cause)
             self._update_depth()
             self.safety.look_at_places()
 
@@ -147,6 +150,7 @@ class Member:
         """Route a stimulus to the rooms concerned; an expelled member takes none."""
         if self.is_expelled:
             return
+        self.ctx.known_cause = stimulus.cause
         match stimulus:
             case Received():
                 self._on_message(stimulus)
@@ -233,14 +237,18 @@ class Member:
     def _on_timer(self, key: str, generation: int) -> None:
         if self.ctx.take_timer(key, generation):
             self._timers[key.partition(".")[0]](key)
+            self.ctx.timer_done()
 
     def _tell_link_lost(self, member: MemberId) -> None:
         if self.on_link_lost is not None:
             self.on_link_lost(member)
 
     def _on_link_restored(self, member: MemberId) -> None:
+        ctx, cause = self.ctx, self.ctx.cause
         self.membership.on_link_restored(member)
+        ctx.resume(cause)
         self.migrations.link_restored(member)
+        ctx.resume(cause)
         self.dataplane.link_restored(member)
         if self.on_link_restored is not None:
             self.on_link_restored(member)
@@ -267,9 +275,12 @@ class Member:
         self.registry.on_changed = self._registry_changed
 
     def _view_changed(self, old: MemberList, new: MemberList) -> None:
+        ctx, cause = self.ctx, self.ctx.cause
         self.dataplane.view_changed(old, new)
         self.registry.view_changed(old, new)
+        ctx.resume(cause)
         self.migrations.view_changed(old, new)
+        ctx.resume(cause)
         self.safety.look_at_places()
         if self.on_view_changed is not None:
             self.on_view_changed(old, new)
@@ -348,9 +359,13 @@ class Member:
         if entry.kind == MAP_KIND:
             if entry.destroyed > (0 if before is None else before.destroyed):
                 self.maps.destroy(entry.key, entry.destroyed)
-            self.is_depth_stale = True
+            self._depth_is_stale()
         if self.on_registry_changed is not None:
             self.on_registry_changed(entry, before)
+
+    def _depth_is_stale(self) -> None:
+        self.is_depth_stale = True
+        self._depth_cause = self.ctx.cause
 
     def _update_depth(self) -> None:
         """Tell the migration room how deep rows must be; it acts when it is the master."""

@@ -52,11 +52,16 @@ class _Batch:
 class _Announcement:
     """Entries on their way and the members that have not answered."""
 
-    __slots__ = ("batch", "entries", "is_overtaken", "waiting")
+    __slots__ = ("batch", "cause", "entries", "is_overtaken", "waiting")
 
     def __init__(
-        self, entries: tuple[RegistryEntry, ...], waiting: dict[MemberId, None], batch: _Batch
+        self,
+        entries: tuple[RegistryEntry, ...],
+        waiting: dict[MemberId, None],
+        batch: _Batch,
+        cause: str,
     ) -> None:
+        self.cause = cause
         self.entries = entries
         self.waiting = waiting
         self.batch = batch
@@ -211,7 +216,9 @@ class Registry:
             piece = tuple(entries[start : start + ENTRIES_PER_MESSAGE])
             call = self._ctx.next_number()
             batch.remaining += 1
-            self._announcements[call] = _Announcement(piece, dict.fromkeys(to), batch)
+            self._announcements[call] = _Announcement(
+                piece, dict.fromkeys(to), batch, self._ctx.cause
+            )
             self._ctx.broadcast(RegistryTold(call, piece), to)
         if not self._ctx.is_armed(RETRY_TIMER):
             self._ctx.arm(RETRY_TIMER, self._ctx.settings.call_timeout_us)
@@ -257,6 +264,7 @@ class Registry:
         """Repeat what has not been answered."""
         if key == RETRY_TIMER and self._announcements:
             for call, announcement in self._announcements.items():
+                self._ctx.resume(announcement.cause)
                 told = RegistryTold(call, announcement.entries)
                 self._ctx.broadcast(told, list(announcement.waiting))
             self._ctx.arm(RETRY_TIMER, self._ctx.settings.call_timeout_us)

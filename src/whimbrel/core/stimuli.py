@@ -8,8 +8,11 @@ from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
 
 
-class Stimulus(msgspec.Struct, frozen=True):
+class Stimulus(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all stimuli."""
+
+    cause: str | None = None
+    """What it follows from (docs/design/0016); None for what begins a story of its own."""
 
 
 class Started(Stimulus, frozen=True):

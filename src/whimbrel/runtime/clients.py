@@ -322,14 +322,14 @@ class MemberConnection(Served):
         if greeting is None:
             self._greet(kind, payload)
         elif kind == wire.MESSAGE:
-            message = wire.decode_message(payload)
+            cause, message = wire.decode_message(payload)
             if greeting.cluster_name != host.cluster_name and not isinstance(message, ADDRESSED):
                 raise ProtocolError(
                     f"a member of cluster {greeting.cluster_name!r} is none of ours",
                     reason="cluster_name",
                 )
             sender = greeting.sender
-            received = Received(sender.id, sender.address, message, sender.started_us)
+            received = Received(sender.id, sender.address, message, sender.started_us, cause=cause)
             host.engine.handle(received, moment_us, moment_ms)
         else:
             raise ProtocolError(f"a frame of kind {kind} where none is allowed", reason="order")

@@ -445,8 +445,10 @@ class Links:
             link.is_unwanted = True
             self._host.loop.call_later(LINGER_S, self._drop, member, link)
 
-    def send(self, member: MemberId, channel: str, kind: int, payload: Message | bytes) -> None:
-        """Send a frame to a member with the next flush."""
+    def send(
+        self, member: MemberId, channel: str, kind: int, payload: Message | bytes, cause: str = ""
+    ) -> None:
+        """Send a frame to a member with the next flush; a message travels with its cause."""
         link = self._peers.get(member)
         if link is None:
             self._host.count("link_frames_dropped")
@@ -455,7 +457,7 @@ class Links:
         if type(payload) is bytes and len(payload) < wire.LINK_FRAME_BYTES_MAX:
             frame = wire.pack_head(len(payload) + 1, kind) + payload  # as ``wire.encode_frame``
         else:
-            frame = self._encoded(kind, payload)
+            frame = self._encoded(kind, payload, cause)
             if frame is None:
                 return
         connection = link.channels.get(channel)
@@ -466,9 +468,9 @@ class Links:
             self.dirty.append(connection)
         connection.out.append(frame)
 
-    def send_to(self, address: Address, message: Message) -> None:
+    def send_to(self, address: Address, message: Message, cause: str) -> None:
         """Send a message to whoever listens at an address."""
-        frame = self._encoded(wire.MESSAGE, message)
+        frame = self._encoded(wire.MESSAGE, message, cause)
         if frame is None:
             return
         link = self._addresses.get(address)
@@ -516,10 +518,11 @@ class Links:
         if self._addresses.get(link.address) is link:
             del self._addresses[link.address]
 
-    def _encoded(self, kind: int, payload: Message | bytes) -> bytes | None:
+    def _encoded(self, kind: int, payload: Message | bytes, cause: str) -> bytes | None:
         try:
-            body = payload if isinstance(payload, bytes) else wire.encode_message(payload)
-            return wire.encode_frame(kind, body)
+            if not isinstance(payload, bytes):
+                payload = wire.encode_message(payload, cause)
+            return wire.encode_frame(kind, payload)
         except ProtocolError:  # longer than a frame may be: the caller's time-out tells
             self._host.count("link_frames_too_long")
             return None

@@ -94,5 +94,6 @@ def adopt_library_logs(logger: Logger) -> None:
 def log_note(logger: Logger, note: Note) -> None:
     """Write one note of the core."""
     level = logging.getLevelNamesMapping().get(note.level.upper(), logging.INFO)
+    known: dict[str, object] = {"cause": note.cause} if note.cause else {}
     fields = {f"{name}_" if name == "event" else name: note.fields[name] for name in note.fields}
-    logger.log(level, note.kind, **fields)
+    logger.log(level, note.kind, **fields, **known)

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+import msgspec
+
 from whimbrel.config import Config, RuntimeSettings, parse_address
 from whimbrel.core.effects import (
     ArmTimer,
@@ -99,6 +101,9 @@ class Node:
         """Notes of level info and above, oldest first, with ``at`` and ``kind``."""
         self.subscriptions = Subscriptions(self._listen, self._listener_failed)
         """Callbacks for the cluster's events."""
+        self.new_cause: Callable[[], str] = str
+        """Makes the id of what begins here, an operator's order for example; empty ones before
+        there is a member."""
         self.crash_report = ""
         """What stopped the member, when its engine broke."""
         self._admin = admin
@@ -166,9 +171,9 @@ class Node:
         self.door = Door(self, self.loop)
         self._new_engine(self.settings.lite)
 
-    def leave(self) -> None:
+    def leave(self, cause: str | None = None) -> None:
         """Hand over all data and leave; ``stopped`` tells when that is done."""
-        self.stimulate(LeaveWanted())
+        self.stimulate(LeaveWanted(cause=cause))
 
     def want_role(self, lite: bool, then: Then) -> None:
         """Become lite or a data member; ``then`` is told how it ended, in this loop."""
@@ -235,7 +240,11 @@ class Node:
         return self._has_joined
 
     async def ask(
-        self, member: MemberId | None, what: str, arguments: Mapping[str, object] | None = None
+        self,
+        member: MemberId | None,
+        what: str,
+        arguments: Mapping[str, object] | None = None,
+        cause: str | None = None,
     ) -> Any:
         """Ask a member a question, or give it an order.
 
@@ -243,6 +252,7 @@ class Node:
             member: Whom; None is the master.
             what: Name of the question.
             arguments: JSON values by name.
+            cause: What the question follows from; it begins a story by default.
 
         Returns:
             The JSON document of the answer.
@@ -255,7 +265,7 @@ class Node:
         body = json.dumps(dict(arguments or {})).encode()
         call = 0
         with self.guard:
-            call = self.engine.ask(member, what, body, now_us(), wall_ms())
+            call = self.engine.ask(member, what, body, now_us(), wall_ms(), cause)
         future: asyncio.Future[Answered] = self.loop.create_future()
         self._asked[call] = future
         try:
@@ -281,15 +291,20 @@ class Node:
         }
 
     def note(self, note: Note) -> None:
-        """Log a note and keep it for ``events``."""
+        """Log a note and keep it for ``events``; what the shell says of itself begins a story."""
+        if not note.cause:
+            note = msgspec.structs.replace(note, cause=self.new_cause())
         log_note(self.logger, note)
         if note.level != "debug":
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-            self.events.append({"at": at, "kind": note.kind, "level": note.level, **note.fields})
+            entry = {"at": at, "kind": note.kind, "level": note.level, "cause": note.cause}
+            self.events.append({**entry, **note.fields})
 
-    def _events_document(self, _: bytes) -> bytes:
-        """The latest events, for the cluster's document of them."""
-        return json.dumps(list(self.events)[-EVENTS_TOLD_MAX:], default=str).encode()
+    def _events_document(self, arguments: bytes) -> bytes:
+        """The latest events, or the latest of one cause, for the cluster's document of them."""
+        cause = json.loads(arguments or b"{}").get("cause")
+        found = [event for event in self.events if cause in (None, event["cause"])]
+        return json.dumps(found[-EVENTS_TOLD_MAX:], default=str).encode()
 
     # -- what links and the data port need ------------------------------------------------
 
@@ -350,7 +365,9 @@ class Node:
         try:
             for output in engine.take_outputs():
                 if type(output) is ToPeer:  # nearly all of them
-                    links.send(output.peer, output.channel, output.kind, output.payload)
+                    links.send(
+                        output.peer, output.channel, output.kind, output.payload, output.cause
+                    )
                     continue
                 self._perform[type(output)](output)
                 if engine is not self.engine:
@@ -374,7 +391,7 @@ class Node:
             client.send(output.data)
 
     def _to_address(self, output: ToAddress) -> None:
-        self.links.send_to(output.address, output.message)
+        self.links.send_to(output.address, output.message, output.cause)
 
     def _close_client(self, output: CloseClient) -> None:
         self.door.close_client(output.conn, output.reason)
@@ -404,8 +421,9 @@ class Node:
     def _link_unwanted(self, output: LinkUnwanted) -> None:
         self.links.unwant(output.member)
 
-    def _joined(self, _: Joined) -> None:
-        self.note(Note("info", "joined", {"member": self.member_id, "address": str(self.address)}))
+    def _joined(self, output: Joined) -> None:
+        fields = {"member": self.member_id, "address": str(self.address)}
+        self.note(Note("info", "joined", {**fields}, cause=output.cause))
         is_first, self._has_joined = not self._has_joined, True  # else again, after an expulsion
         self._ready_by_s = self.loop.time() + self.settings.ready_wait_us / 1_000_000
         self._look_ready()
@@ -448,7 +466,8 @@ class Node:
 
     def _expelled(self, output: Expelled) -> None:
         """The cluster goes on without us: drop everything, come back as somebody new."""
-        self.note(Note("warning", "expelled", {"member": self.member_id, "reason": output.reason}))
+        fields = {"member": self.member_id, "reason": output.reason}
+        self.note(Note("warning", "expelled", {**fields}, cause=output.cause))
         self.count("expulsions")
         self.timers.clear()
         self.links.close_all()
@@ -462,7 +481,7 @@ class Node:
         self._new_engine(member.ctx.me.lite)
         if data is not None:
             self.engine.member.take_over(data)
-        self.stimulate(Started(self._join_addresses(), output.addresses))
+        self.stimulate(Started(self._join_addresses(), output.addresses, cause=output.cause))
 
     def _stopped(self, output: Stopped) -> None:
         if self.stopped.done():
@@ -472,7 +491,7 @@ class Node:
             "reason": output.reason,
             "exit_status": output.exit_status,
         }
-        self.note(Note(level, "ended", fields))
+        self.note(Note(level, "ended", fields, cause=output.cause))
         self.links.flush()
         self.stopped.set_result(output)
         if not self.ready.done():
@@ -493,6 +512,7 @@ class Node:
         )
         self.engine: Engine = Engine(me, self.config.core, now_us())
         """The engine of the present incarnation."""
+        self.new_cause = self.engine.member.ctx.new_cause
         self.engine.questions.documents["events"] = self._events_document
         if self.subscriptions.any:
             self._listen(True)

@@ -145,8 +145,9 @@ class _Signals:
             self._node.stop_now(f"second signal ({name}): stopped without handing over data")
 
     def _leave(self) -> None:
-        self._node.note(Note("info", "leaving", {"signal": self._names[0]}))
-        self._node.leave()
+        cause = self._node.new_cause()
+        self._node.note(Note("info", "leaving", {"signal": self._names[0]}, cause=cause))
+        self._node.leave(cause)
 
 
 def _settle() -> None:

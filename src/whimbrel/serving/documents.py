@@ -284,7 +284,7 @@ class Documents:
         order = _decoded(arguments, LeaveOrder)
         if order.member != self._member.ctx.id:
             raise UsageError(f"this is not member {order.member}")
-        self._member.apply(LeaveWanted())
+        self._member.apply(LeaveWanted(cause=self._member.ctx.cause))
         return _encode({"leaving": True})
 
     def may_leave(self, arguments: bytes) -> bytes:

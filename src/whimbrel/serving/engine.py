@@ -125,6 +125,7 @@ class Engine:
         ctx = self._ctx
         ctx.now_us = now_us
         ctx.wall_ms = wall_ms
+        ctx.known_cause = None
         if self.member.is_expelled:
             return
         if kind == BACKUPS:
@@ -136,6 +137,7 @@ class Engine:
 
     def client_opened(self, conn: int, remote: str) -> None:
         """A client connected; ``conn`` is a number of the shell's, ``remote`` for the log."""
+        self._ctx.known_cause = None
         self.server.intake.opened(conn, remote)
 
     def client_bytes(self, conn: int, data: bytes, now_us: int, wall_ms: int) -> None:
@@ -143,6 +145,7 @@ class Engine:
         ctx = self._ctx
         ctx.now_us = now_us
         ctx.wall_ms = wall_ms
+        ctx.known_cause = None
         if not self.member.is_expelled:
             self.server.intake.feed(conn, data)
 
@@ -157,6 +160,7 @@ class Engine:
 
     def client_closed(self, conn: int) -> None:
         """The client's connection is gone, or was closed by the shell itself."""
+        self._ctx.known_cause = None
         self.server.intake.closed(conn)
 
     def unfinished_clients(self) -> list[tuple[int, bool]]:
@@ -186,7 +190,13 @@ class Engine:
             self.questions.tick()
 
     def ask(
-        self, member: MemberId | None, what: str, arguments: bytes, now_us: int, wall_ms: int
+        self,
+        member: MemberId | None,
+        what: str,
+        arguments: bytes,
+        now_us: int,
+        wall_ms: int,
+        cause: str | None = None,
     ) -> int:
         """Put a question to a member (None: to the master).
 
@@ -196,11 +206,13 @@ class Engine:
             arguments: JSON of the question's arguments.
             now_us: Monotonic time.
             wall_ms: Wall clock.
+            cause: What it follows from, when that is known already.
 
         Returns:
             The number that the output ``Answered`` will carry; it always comes.
         """
         self.member.begin(now_us, wall_ms)
+        self._ctx.known_cause = cause
         return self.questions.ask(member, what, arguments)
 
     # -- out ------------------------------------------------------------------------------
@@ -240,12 +252,15 @@ class Engine:
                 self._carry_out(effect, server)
 
     def _carry_out(self, effect: Effect, server: Server) -> None:
+        self._ctx.resume(effect.cause)
         match effect:
             case Send():
                 channel = BULK if isinstance(effect.message, DATA_CHANNEL) else CONTROL
-                server.outputs.append(ToPeer(effect.to, channel, MESSAGE, effect.message))
+                server.outputs.append(
+                    ToPeer(effect.to, channel, MESSAGE, effect.message, effect.cause)
+                )
             case SendTo():
-                server.outputs.append(ToAddress(effect.address, effect.message))
+                server.outputs.append(ToAddress(effect.address, effect.message, effect.cause))
             case TableChanged():
                 server.table_changed(effect.partitions)
             case PartitionReleased():

@@ -39,6 +39,8 @@ class ToPeer(msgspec.Struct, frozen=True):
     channel: str
     kind: int
     payload: Message | bytes
+    cause: str = ""
+    """What a ``Message`` follows from; it travels with it (docs/design/0016)."""
 
 
 class ToAddress(msgspec.Struct, frozen=True):
@@ -46,6 +48,7 @@ class ToAddress(msgspec.Struct, frozen=True):
 
     address: Address
     message: Message
+    cause: str
 
 
 class ToClient(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ class _Waiting:
 
     member: MemberId
     message: QuestionAsked
+    cause: str
     asked_us: int
     deadline_us: int
 
@@ -66,7 +67,7 @@ class Questions:
         else:
             message = QuestionAsked(call, what, arguments)
             self._waiting[call] = _Waiting(
-                target, message, ctx.now_us, ctx.now_us + QUESTION_TIMEOUT_US
+                target, message, ctx.cause, ctx.now_us, ctx.now_us + QUESTION_TIMEOUT_US
             )
             ctx.send(target, message)
         return call
@@ -98,6 +99,7 @@ class Questions:
                 self._finish(call, b"", f"member {waiting.member} did not answer in time")
             elif ctx.now_us - waiting.asked_us >= ctx.settings.call_timeout_us:
                 waiting.asked_us = ctx.now_us
+                ctx.resume(waiting.cause)
                 ctx.send(waiting.member, waiting.message)
 
     def _make(self, what: str, arguments: bytes) -> tuple[bytes, str]:

@@ -34,6 +34,7 @@ from whimbrel.sim.network import Network, Pipe
 from whimbrel.wire import links as wire_links
 
 if TYPE_CHECKING:
+    from whimbrel.core.context import Context
     from whimbrel.core.member import Member
     from whimbrel.core.merging.leftovers import SplitData
     from whimbrel.core.replication.fragments import Store
@@ -203,6 +204,7 @@ class Host:
         join_addresses: tuple[Address, ...],
         split_data: SplitData | None = None,
         heard: tuple[Address, ...] = (),
+        cause: str = "",
     ) -> None:
         """Start a process under a fresh identity, maybe with what it held and heard in a split."""
         world = self.world
@@ -221,9 +223,10 @@ class Host:
         if split_data is not None:
             self.engine.member.take_over(split_data)
         world.tell("started", self)
-        world.trace.mark(world.now_us, self.name, "start", self.info.id[:8])
+        cause = cause or self.member.ctx.new_cause()
+        world.trace.mark(world.now_us, self.name, "start", self.info.id[:8], cause)
         self._schedule_tick()
-        self.stimulate(Started(join_addresses, heard))
+        self.stimulate(Started(join_addresses, heard, cause=cause))
 
     def end(self, reason: str, keep_sent: bool) -> None:
         """The process is gone; what it had sent may still arrive (``keep_sent``) or only a part."""
@@ -339,8 +342,9 @@ class Host:
         """A control message came out of the network, encoded or as an object."""
         if incarnation != self.incarnation:
             return
-        message = wire_links.decode_message(payload) if type(payload) is bytes else payload
-        received = Received(sender.id, sender.address, message, sender.started_us)
+        is_encoded = type(payload) is bytes
+        cause, message = wire_links.decode_message(payload) if is_encoded else payload
+        received = Received(sender.id, sender.address, message, sender.started_us, cause=cause)
         self._submit(self._do_handle, (received,), False)
 
     def client_opened(self, connection: int, end: ClientConnection, remote: str) -> None:
@@ -368,24 +372,14 @@ class Host:
         self._run(method, arguments)
 
     def _run(self, method: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """One step of the engine: no exception may escape it (X2)."""
-        world = self.world
-        incarnation = self.incarnation
-        self.cause = None
-        try:
-            method(*arguments)
-        except InvariantViolation as error:
-            world.violation("X2", f"{self.name} stopped: {error}", self.name)
-            self.crash()
+        """One step of the engine, and what it wants done."""
+        world, engine = self.world, self.engine
+        outer = world.trace.begin_step()
+        goes_on = self._step(method, arguments)
+        cause = None if engine is None else engine.member.ctx.known_cause
+        world.trace.end_step(cause or "", outer)
+        if not goes_on:
             return
-        except Exception as error:
-            world.violation("X2", f"{self.name}: {type(error).__name__}: {error}", self.name, error)
-            self.crash()
-            return
-        if self.incarnation != incarnation:
-            return  # it has died at a crash point
-        world.tell("stepped", self)
-        self.cause = None
         if world.plan.flush_delay_us:
             if not self._flush_waits:
                 self._flush_waits = True
@@ -395,12 +389,34 @@ class Host:
         else:
             self.flush()
 
+    def _step(self, method: Callable[..., None], arguments: tuple[Any, ...]) -> bool:
+        """Run it: no exception may escape (X2). Whether the process is still the same one."""
+        world = self.world
+        incarnation = self.incarnation
+        self.cause = None
+        try:
+            method(*arguments)
+        except InvariantViolation as error:
+            world.violation("X2", f"{self.name} stopped: {error}", self.name)
+            self.crash()
+            return False
+        except Exception as error:
+            world.violation("X2", f"{self.name}: {type(error).__name__}: {error}", self.name, error)
+            self.crash()
+            return False
+        if self.incarnation != incarnation:
+            return False  # it has died at a crash point
+        world.tell("stepped", self)
+        self.cause = None
+        return True
+
     def _do_handle(self, stimulus: Stimulus) -> None:
         engine, world = self.engine, self.world
         if engine is None:
             return
+        stimulus = with_cause(stimulus, engine.member.ctx)
         self.cause = stimulus
-        world.trace.add(world.now_us, self.name, *describe(stimulus))
+        world.trace.add(world.now_us, self.name, *describe(stimulus), stimulus.cause or "")
         delivery = None
         if isinstance(stimulus, Received) and world.is_intercepted:
             again = partial(self._submit, self._do_handle, (stimulus,), False)
@@ -502,12 +518,16 @@ class Host:
         if link is None:
             return
         payload = output.payload
-        if self.world.plan.encoded and type(payload) is not bytes:
-            payload = wire_links.encode_message(payload)  # type: ignore[arg-type]
-        link.send(output.channel, output.kind, payload)
+        if isinstance(payload, bytes):
+            link.send(output.channel, output.kind, payload)
+        elif self.world.plan.encoded:
+            encoded = wire_links.encode_message(payload, output.cause)
+            link.send(output.channel, output.kind, encoded)
+        else:
+            link.send(output.channel, output.kind, (output.cause, payload))
 
     def _to_address(self, output: ToAddress) -> None:
-        self.address_links.send(output.address, output.message)
+        self.address_links.send(output.address, (output.cause, output.message))
 
     def _to_client(self, output: ToClient) -> None:
         connection = self.clients.get(output.conn)
@@ -565,11 +585,11 @@ class Host:
 
     def _joined(self, output: Joined) -> None:
         self.joined = True
-        self.world.trace.mark(self.world.now_us, self.name, "joined")
+        self.world.trace.mark(self.world.now_us, self.name, "joined", cause=output.cause)
 
     def _expelled(self, output: Expelled) -> None:
         world = self.world
-        world.trace.mark(world.now_us, self.name, "expelled", output.reason)
+        world.trace.mark(world.now_us, self.name, "expelled", output.reason, output.cause)
         world.host_expelled(self)
         data = None if self.engine is None else self.engine.member.split_data
         is_open = self.engine is None or self.engine.member.ctx.members.state.join_allowed
@@ -577,13 +597,12 @@ class Host:
         if is_open:  # where nobody new may join, only the old identity finds its seat (GCM-09)
             self.info = msgspec.structs.replace(self.info, id=MemberId(""))
         world.break_links_to(self, notice=True)
-        self.start((*self.joins, *self.known), data, output.addresses)
+        self.start((*self.joins, *self.known), data, output.addresses, output.cause)
 
     def _stopped(self, output: Stopped) -> None:
         world = self.world
-        world.trace.mark(
-            world.now_us, self.name, "stopped", f"{output.exit_status} {output.reason}"
-        )
+        words = f"{output.exit_status} {output.reason}"
+        world.trace.mark(world.now_us, self.name, "stopped", words, output.cause)
         self.exit_status = output.exit_status
         self.end("left" if output.exit_status == 0 else "gave up", keep_sent=True)
         world.break_links_to(self, notice=True)
@@ -617,6 +636,16 @@ FRAME_NAMES = {
     wire_links.SCATTER_REPLY: "scatter-reply",
     wire_links.NOTIFY: "notify",
 }
+
+
+def with_cause(stimulus: Stimulus, ctx: Context) -> Stimulus:
+    """The stimulus with the cause that its step will have, so that its line can tell it."""
+    if stimulus.cause is not None:
+        return stimulus
+    cause = None
+    if isinstance(stimulus, TimerFired):
+        cause = ctx.cause_of_timer(stimulus.key, stimulus.generation)
+    return msgspec.structs.replace(stimulus, cause=cause or ctx.new_cause())
 
 
 def describe(stimulus: Stimulus) -> tuple[str, str]:

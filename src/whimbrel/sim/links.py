@@ -30,6 +30,8 @@ WAITING_FRAMES_MAX = 10_000
 
 Frame = tuple[str, int, Any]
 """(channel, kind, payload)"""
+Caused = tuple[str, Message]
+"""A message and what it follows from, as a MESSAGE frame that is not encoded carries it."""
 
 
 class Endpoint(Protocol):
@@ -84,7 +86,7 @@ class PeerLink:
         self._told_failed = False
         self._waiting: list[Frame] = []
 
-    def send(self, channel: str, kind: int, payload: Message | bytes) -> None:
+    def send(self, channel: str, kind: int, payload: Caused | bytes) -> None:
         """Send one frame, or keep it until the link stands."""
         if self.pipes is not None:
             self.pipes[channel].send((kind, payload))
@@ -226,7 +228,7 @@ class AddressLinks:
         self._owner = owner
         self._pipes: dict[Address, tuple[Pipe, Endpoint, int]] = {}
 
-    def send(self, address: Address, message: Message) -> None:
+    def send(self, address: Address, message: Caused) -> None:
         """Send a message there; says ``AddressUnreachable`` when nobody can be reached."""
         owner = self._owner
         network = owner.network
@@ -245,7 +247,7 @@ class AddressLinks:
             incarnation, info = target.incarnation, owner.info
             target_host = target
 
-            def arrive(sent: Message) -> None:
+            def arrive(sent: Caused) -> None:
                 target_host.message_arrived(incarnation, info, sent)
 
             pipe = network.open_pipe(owner.name, name, arrive)

@@ -54,6 +54,8 @@ class Report(msgspec.Struct, frozen=True):
     """Rare situations to how often they came about (``coverage``)."""
     timeline: tuple[tuple[int, str, str, str], ...] = ()
     story: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
+    """The causal threads that were asked for (``threads``)."""
     fault_events: tuple[FaultEvent, ...] = ()
 
     def document(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from whimbrel.sim.registry import RULES
 from whimbrel.sim.report import Report, member_row, story_words
 from whimbrel.sim.safety.words import restless_because, unsafe_because
 from whimbrel.sim.structures.kinds import MODELS
+from whimbrel.sim.threads import KEPT_LINES_MAX, Subject, threads
 from whimbrel.sim.watch import Watch
 from whimbrel.sim.workload import Workload
 from whimbrel.sim.world import MakeEngine, World
@@ -194,6 +195,7 @@ def simulate(
     script: list[FaultEvent] | None = None,
     plan: Plan | None = None,
     triggers: Sequence[MessageTrigger] = (),
+    story: str = "",
 ) -> Report:
     """One run.
 
@@ -205,13 +207,17 @@ def simulate(
         script: Fault events to play instead of drawn ones.
         plan: Parameters to use instead of drawn ones.
         triggers: Events of the script that wait for a message instead of a time.
+        story: Subject whose threads the report shall tell: ``partition=17``, ``member=m2``, or
+            the id of a cause.
 
     Returns:
         The report; its ``violations`` are empty when every rule held.
 
     Raises:
-        UsageError: There is no such profile, or a script names something that does not exist.
+        UsageError: There is no such profile, a script names something that does not exist, or
+            the subject is none.
     """
+    subject = Subject(story) if story else None
     if bug is not None:
         bug.begin_run()
     chosen: Profile = profile_named(profile)
@@ -223,11 +229,13 @@ def simulate(
     if script is not None:
         run.nemesis.script = script
     run.nemesis.triggers.expect(triggers)
+    if subject is not None:
+        run.world.trace.keep(KEPT_LINES_MAX)
     run.go()
-    return _report(run)
+    return _report(run, subject)
 
 
-def _report(run: Run) -> Report:
+def _report(run: Run, subject: Subject | None) -> Report:
     world = run.world
     plan, history = world.plan, world.history
     return Report(
@@ -261,6 +269,7 @@ def _report(run: Run) -> Report:
         seen=dict(sorted({**world.seen, **errors_met(world.error_counts)}.items())),
         timeline=tuple(world.trace.timeline),
         story=_story(world) if world.violations else (),
+        threads=() if subject is None else tuple(threads(world.trace, subject)),
         fault_events=tuple(run.nemesis.events),
     )
 

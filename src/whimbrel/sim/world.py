@@ -350,7 +350,7 @@ class World:
         fields = " ".join(f"{name}={value}" for name, value in note.fields.items())
         is_news = note.level in ("warning", "error") or note.kind in SHOWN_NOTES
         record = self.trace.mark if is_news else self.trace.add
-        record(self.now_us, host.name, f"note {note.kind}", fields)
+        record(self.now_us, host.name, f"note {note.kind}", fields, note.cause)
         if not host.is_outside:
             self.tell("note", host, note)
 

@@ -2,14 +2,14 @@
 
 A link starts with ``PRELUDE`` and a GREETING frame. Every frame is a u32 little-endian length of
 what follows, a u8 kind and the payload (docs/design/0001, "Links between members"). Messages of
-the control plane are msgpack of the structs in ``core.messages``; the payloads of the other
-kinds belong to the rooms that make them.
+the control plane are msgpack of their cause and a struct of ``core.messages``; the payloads of the
+other kinds belong to the rooms that make them.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ from whimbrel.core.messages import ANY_MESSAGE, Message
 from whimbrel.core.model import MemberInfo
 from whimbrel.errors import ProtocolError
 
-PRELUDE = b"WMB1"
+PRELUDE = b"WMB2"
 """First bytes of a connection between members."""
 
 GREETING = 0
@@ -167,22 +167,26 @@ class FrameSplitter:
         return ProtocolError(text, reason=reason)
 
 
+CAUSE_PATTERN = r"\A[!-~]{1,8}-[0-9]{1,20}\Z"
+"""The form of a cause (docs/design/0016): it is printed, so it is a short word."""
+
 _encoder = msgspec.msgpack.Encoder()
-_message_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(ANY_MESSAGE)
+_Caused = tuple[Annotated[str, msgspec.Meta(pattern=CAUSE_PATTERN)], ANY_MESSAGE]
+_message_decoder: msgspec.msgpack.Decoder[tuple[str, Message]] = msgspec.msgpack.Decoder(_Caused)
 _greeting_decoder = msgspec.msgpack.Decoder(Greeting)
 _DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, ValueError)
 
 
-def encode_message(message: Message) -> bytes:
-    """The payload of a MESSAGE frame."""
-    return _encoder.encode(message)
+def encode_message(message: Message, cause: str) -> bytes:
+    """The payload of a MESSAGE frame: a message and what it follows from."""
+    return _encoder.encode((cause, message))
 
 
-def decode_message(payload: bytes) -> Message:
-    """The message in the payload of a MESSAGE frame.
+def decode_message(payload: bytes) -> tuple[str, Message]:
+    """The cause and the message in the payload of a MESSAGE frame.
 
     Raises:
-        ProtocolError: The payload is not exactly one message of ``core.messages``.
+        ProtocolError: The payload is not exactly one message of ``core.messages`` and its cause.
     """
     try:
         return _message_decoder.decode(payload)

@@ -34,6 +34,7 @@ class Claim:
         self._room = room
         self._newcomers = newcomers
         self._call = 0
+        self._cause = ""
         self._rounds = 0
         self._newest = MemberList(0, ())
         """The newest list that contains us, our own or one shown in an answer."""
@@ -57,6 +58,7 @@ class Claim:
             room.is_claiming = True
             room.accepted = None
             self._call = ctx.next_number()
+            self._cause = ctx.cause
             self._rounds = 0
             self._newest = ctx.members
             self._agreed = {}
@@ -86,6 +88,7 @@ class Claim:
         room, settings = self._room, self._room.ctx.settings
         if not room.is_claiming:
             return
+        room.ctx.resume(self._cause)
         self._rounds += 1
         if self._rounds * settings.call_timeout_us >= settings.claim_timeout_us:
             for info in (*self._electorate(), *self._outsiders()):
@@ -175,6 +178,7 @@ class Claim:
         electorate = self._electorate()
         if self._outsiders() or not all(map(self._has_agreed, electorate)):
             return
+        ctx.resume(self._cause)
         newest = self._newest
         followers = {info.id for info in electorate}
         members = tuple(

@@ -119,9 +119,15 @@ class Transaction:
     """A change under way at the master."""
 
     def __init__(
-        self, name: str, state: ClusterState, cluster_version: str, waiting: list[MemberId]
+        self,
+        name: str,
+        state: ClusterState,
+        cluster_version: str,
+        waiting: list[MemberId],
+        cause: str,
     ) -> None:
         self.name = name
+        self.cause = cause
         self.state = state
         self.cluster_version = cluster_version
         self.stage = Stage.LOCKING
@@ -176,7 +182,11 @@ class ClusterStates:
         if problem:
             return self._remember(name, _refused(problem))
         transaction = Transaction(
-            name, state or members.state, version or members.cluster_version, ctx.others()
+            name,
+            state or members.state,
+            version or members.cluster_version,
+            ctx.others(),
+            ctx.cause,
         )
         is_same = (transaction.state, transaction.cluster_version) == (
             members.state,
@@ -225,6 +235,7 @@ class ClusterStates:
     def _ask_one(self, transaction: Transaction, member: MemberId) -> None:
         """Send the question of the present stage to one member."""
         ctx, name = self._room.ctx, transaction.name
+        ctx.resume(transaction.cause)
         if transaction.stage is Stage.LOCKING:
             lease_us = ctx.settings.state_lock_lease_us
             ctx.send(
@@ -343,13 +354,17 @@ class ClusterStates:
         ctx.disarm(CHANGE_TIMER)
         self._remember(transaction.name, outcome)
         if outcome.refusal:
+            cause = ctx.cause  # maybe that of a list which ends the change
+            ctx.resume(transaction.cause)
             ctx.note("state_change_refused", "warning", reason=outcome.refusal)
+            ctx.resume(cause)
 
     def on_change_timer(self) -> None:
         """Answers are missing: ask again, or give up what must not wait for ever."""
         transaction = self._transaction
         if transaction is None:
             return
+        self._room.ctx.resume(transaction.cause)
         transaction.rounds += 1
         if transaction.stage is Stage.LOCKING and transaction.rounds >= LOCK_CALLS_MAX:
             silent = tuple(transaction.waiting)

@@ -74,6 +74,8 @@ class Discovery:
         self._heard_from: dict[Address, int] = {}
         """Addresses that the incarnation before us gave way to and we are not configured with,
         and when somebody answered from there last."""
+        self._cause = ""
+        """Of our start: what follows from it ends with the list that we are on."""
         self._target: MemberInfo | None = None
         self._heard_us: dict[Address, int] = {}
         """When a seeking member was last heard of at an address."""
@@ -96,6 +98,7 @@ class Discovery:
                 like the others, and waited for until it is silent for the heartbeat time-out.
         """
         ctx = self._room.ctx
+        self._cause = ctx.cause
         places = dict.fromkeys((*addresses, *heard))
         self._sights = {item: Sight.SILENT for item in places if item != ctx.me.address}
         self._heard_from = {item: ctx.now_us for item in heard if item not in addresses}
@@ -111,6 +114,7 @@ class Discovery:
     def on_timer(self) -> None:
         """See whether a round has ended, probe again; give up after the join time-out."""
         settings = self._room.ctx.settings
+        self._room.ctx.resume(self._cause)
         self._choose_target()
         self._maybe_end_round()
         if self._clear_rounds >= ROUNDS_TO_FOUND:

@@ -32,6 +32,8 @@ class Joining:
         """Begin with nobody waiting."""
         self._room = room
         self._waiting: dict[MemberId, JoinRequested] = {}
+        self._causes: dict[MemberId, str] = {}
+        """Of the first request of each of them."""
         self._first_us = 0
         self._noted: dict[MemberId, dict[MemberId, int]] = {}
         """Per waiting joiner the members that know of it, with the start of their process."""
@@ -72,6 +74,7 @@ class Joining:
     def forget(self, member: MemberId) -> None:
         """A waiting joiner says that it goes, or is not to come any more."""
         self._waiting.pop(member, None)
+        self._causes.pop(member, None)
         self._noted.pop(member, None)
 
     def on_noted(self, sender: MemberId, noted: JoinersNoted) -> None:
@@ -88,8 +91,8 @@ class Joining:
         """The window closes: all who wait and are known to everybody come on one new list."""
         ctx = self._room.ctx
         if not ctx.is_master:
-            self._waiting.clear()
-            self._noted.clear()
+            for member in list(self._waiting):
+                self.forget(member)
             return
         self._is_due = True
         self._admit()
@@ -118,6 +121,7 @@ class Joining:
         # Who was told to go counts on this list: a joiner could take data that goes with it.
         if not joiners or self._room.parting or self._is_changing():
             return
+        ctx.resume(self._causes[joiners[0].id])
         for info in joiners:
             self.forget(info.id)
         members = ctx.members
@@ -251,6 +255,7 @@ class Joining:
         if known is None or known.joiner != joiner:
             self._noted[joiner.id] = {}
         self._waiting[joiner.id] = request
+        self._causes.setdefault(joiner.id, ctx.cause)
         self._tell([request])
         if is_new:
             self._is_due = False

@@ -43,6 +43,9 @@ class Leaving:
         self._is_end = False
         """Whether, by the last permission, all data members leave."""
         self._rounds = 0
+        self._cause = ""
+        self._causes: dict[MemberId, str] = {}
+        """At the master: of each leaver's last request."""
         self._calls: dict[MemberId, int] = {}
         """At the master: number of each leaver's last request."""
 
@@ -57,6 +60,7 @@ class Leaving:
         if self.is_wanted or room.phase is Phase.ENDED:
             return
         self.is_wanted = True
+        self._cause = room.ctx.cause
         room.ctx.note("leave_wanted")
         if room.phase is not Phase.MEMBER or room.ctx.me.lite:
             self._finish()
@@ -78,6 +82,7 @@ class Leaving:
         settings = self._room.ctx.settings
         if self._room.phase is not Phase.MEMBER:
             return
+        self._room.ctx.resume(self._cause)
         self._rounds += 1
         self._last_call = 0
         if self._rounds * settings.leave_retry_us >= settings.leave_timeout_us:
@@ -110,6 +115,7 @@ class Leaving:
 
     def _ask(self) -> None:
         ctx = self._room.ctx
+        ctx.resume(self._cause)
         self._asked = self._room.taken_master
         ctx.arm(LEAVE_TIMER, ctx.settings.leave_retry_us)
         request = LeaveRequested(ctx.id, self._last_call)
@@ -137,6 +143,7 @@ class Leaving:
             return
         self._calls = {item: call for item, call in self._calls.items() if ctx.is_member(item)}
         self._calls[member] = request.call
+        self._causes = {item: self._causes.get(item, ctx.cause) for item in self._calls}
         room.parting.pop(member, None)
         if info.lite:
             self.allow(member)
@@ -161,6 +168,7 @@ class Leaving:
         is_end = all(info.id in ctx.leaving for info in ctx.data_members())
         if is_end and self._joining.has_data_joiner():
             return
+        ctx.resume(self._causes.get(member, ctx.cause))
         call = self._calls.get(member, 0)
         if member != ctx.id:
             if call:

@@ -68,10 +68,11 @@ def with_lite(members: MemberList, member: MemberId, lite: bool) -> MemberList:
 class Wish:
     """What this member wants to become, and who waits for it."""
 
-    __slots__ = ("call", "lite", "master", "waiters")
+    __slots__ = ("call", "cause", "lite", "master", "waiters")
 
-    def __init__(self, call: int, lite: bool, master: MemberId) -> None:
+    def __init__(self, call: int, lite: bool, master: MemberId, cause: str) -> None:
         self.call = call
+        self.cause = cause
         self.lite = lite
         self.master = master
         """Whom we ask; a promotion fails when this one is master no longer (GCM-24)."""
@@ -116,7 +117,9 @@ class RoleChanges:
             if master is None:
                 then(IllegalStateError("this member knows no master"))
                 return 0
-            wish = self.wish = Wish(self._room.ctx.next_number(), lite, master)
+            wish = self.wish = Wish(
+                self._room.ctx.next_number(), lite, master, self._room.ctx.cause
+            )
             wish.waiters.append(then)
             self._ask(wish)
         else:
@@ -144,6 +147,7 @@ class RoleChanges:
     def _ask(self, wish: Wish) -> None:
         """One request to the member known as master, which may be ourselves (GCM-18)."""
         ctx = self._room.ctx
+        ctx.resume(wish.cause)
         ctx.arm(ROLE_TIMER, ctx.settings.leave_retry_us)
         request = RoleChangeRequested(wish.call, ctx.id, wish.lite)
         if wish.master == ctx.id:

@@ -80,6 +80,7 @@ class Merging:
         self._adopted = True
         self._entries: SplitData | None = None
         self._progress_us = 0
+        self._cause = ""
 
     # -- looking --------------------------------------------------------------------------
 
@@ -104,6 +105,7 @@ class Merging:
     def joined(self) -> None:
         """We are in a cluster: tell what structures and schemas there were, then merge."""
         data, self._entries = self._entries, None
+        self._cause = self._ctx.cause
         if data is None:
             return
         if not data.leftovers and not data.entries:
@@ -148,6 +150,7 @@ class Merging:
             self._finish()
             return
         ctx = self._ctx
+        ctx.resume(self._cause)
         if not self._adopted:
             # entries of a map that the primary has not heard of would count as destroyed
             self._adopted = not self._registry.announcing_count()

@@ -100,7 +100,9 @@ class ControlLoop:
         """Whether this member acts as master; it may still be fetching."""
         self.depth = DEPTH_DEFAULT
         self._due: str | None = None
+        self._due_cause = ""
         self._planning = False
+        self._job_cause = ""
         self._job: Job[None] | None = None
         """The stage under way at a large table, in pieces; while it lasts nobody changes the table,
         and whatever calls for another run drops it."""
@@ -152,6 +154,7 @@ class ControlLoop:
     def members_changed(self, old: MemberList, new: MemberList) -> None:
         """A new list: settle what departures settle; plan anew when the data members changed."""
         gone = departed(old, new)
+        cause = self._ctx.cause
         self.recovery.members_changed(gone)
         if self.recovery.running:
             self._job = None
@@ -160,6 +163,7 @@ class ControlLoop:
         self.publisher.members_changed(gone)
         self.execution.members_changed(gone)
         self.repair.members_changed(gone)
+        self._ctx.resume(cause)
         if old.state is not new.state:
             self.publisher.ask_for_acknowledgements()
         reason = reason_of(old, new)
@@ -179,7 +183,8 @@ class ControlLoop:
         if not self.in_charge or self.recovery.running:
             return
         self._ctx.disarm(RETRY_TIMER)
-        self._due = self._due or reason
+        if self._due is None:
+            self._due, self._due_cause = reason, self._ctx.cause
         if self._planning:  # what is planned instead is a process of its own (FN-16)
             self._close_process()
         self._planning = False
@@ -189,7 +194,7 @@ class ControlLoop:
         if self._keeper.table.initialised and busy and self._ctx.state.promotion_allowed:
             self._close_process()
             if self._repairs_meanwhile:
-                self._process = self.ledger.begin(reason, self._ctx.now_us)
+                self._process = self.ledger.begin(reason, self._ctx.now_us, self._ctx.cause)
                 self.repair.run(self._process, self.execution.flights)
 
     def retry_due(self) -> None:
@@ -221,6 +226,7 @@ class ControlLoop:
                 return
         self.publisher.flush()
         if self._planning:
+            self._resume()
             self.execution.advance()
             if self.execution.is_idle:
                 self._end_plan()
@@ -239,7 +245,7 @@ class ControlLoop:
     def _begin(self, job: Job[None]) -> None:
         """Do a stage: at once when the table is small, else piece by piece."""
         if self._is_large:
-            self._job = job
+            self._job, self._job_cause = job, self._ctx.cause
         else:
             finish(job)
 
@@ -265,8 +271,10 @@ class ControlLoop:
             self.publisher.go_on()
             self.publisher.flush()
             self.repair.send_held()
-        elif job is not None and next(job, _THE_END) is _THE_END and self._job is job:
-            self._job = None
+        elif job is not None:
+            self._ctx.resume(self._job_cause)
+            if next(job, _THE_END) is _THE_END and self._job is job:
+                self._job = None
 
     # -- stages ---------------------------------------------------------------------------
 
@@ -309,7 +317,8 @@ class ControlLoop:
         self._planned_leaving = self._ctx.leaving
         self._told_to_leave.clear()
         if self._process is None:
-            self._process = self.ledger.begin(reason, self._ctx.now_us)
+            self._process = self.ledger.begin(reason, self._ctx.now_us, self._due_cause)
+        self._resume()
         if self._keeper.table.initialised:
             self.repair.run(self._process, ())
         else:
@@ -323,6 +332,7 @@ class ControlLoop:
         """
         if self.repair.is_promoting:
             return False
+        self._resume()
         if self._repaired_us is None:
             if not self._has_replaced:
                 self._begin(self._replacing_lost())
@@ -458,6 +468,11 @@ class ControlLoop:
         """A migration or promotion of a process was decided."""
         self.ledger.settle(process, self._ctx.now_us)
 
+    def _resume(self) -> None:
+        """The process goes on."""
+        if self._process is not None:
+            self._ctx.resume(self._process.cause)
+
     def _close_process(self) -> None:
         if self._process is not None:
             self.ledger.close(self._process, self._ctx.now_us)
@@ -473,9 +488,7 @@ class ControlLoop:
         self._close_process()
         self._failed_plans += 1
         if self._failed_plans % FAILED_PLANS_NOTED == 0:
-            self._ctx.note(
-                "migration.plans_fail", "warning", plans=self._failed_plans, cause=failure
-            )
+            self._ctx.note("migration.plans_fail", "warning", plans=self._failed_plans, why=failure)
         if self._due is None:
             self._ctx.arm(RETRY_TIMER, self._ctx.settings.migration_retry_us)
 

@@ -18,12 +18,12 @@ class Mail:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self.inbox: deque[Message] = deque()
-        """Messages to ourselves; at most the migrations one member may run plus a few."""
+        self.inbox: deque[tuple[str, Message]] = deque()
+        """(cause, message) for ourselves; at most the migrations one member may run plus a few."""
 
     def post(self, to: MemberId, message: Message) -> None:
         """Send to a member, ourselves included; one that has left the list gets nothing."""
         if to == self._ctx.id:
-            self.inbox.append(message)
+            self.inbox.append((self._ctx.cause, message))
         elif self._ctx.is_member(to):
             self._ctx.send(to, message)

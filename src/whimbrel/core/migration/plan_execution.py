@@ -233,6 +233,7 @@ class PlanExecution:
 
     def _send(self, flight: Flight) -> None:
         """Ask the source to copy, or the destination to commit (ADL-18, ADL-28)."""
+        self._ctx.resume(flight.process.cause)
         flight.sent_us = self._ctx.now_us
         completed = self._publisher.completed_of(flight.migration.partition_id)
         if flight.phase is Phase.COPYING:

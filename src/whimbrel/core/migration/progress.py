@@ -20,9 +20,11 @@ Figure = str | int | float | None
 class Process:
     """Counters of one process; planned = waiting + running + completed + failed + dropped."""
 
-    def __init__(self, number: int, reason: str, started_us: int) -> None:
+    def __init__(self, number: int, reason: str, started_us: int, cause: str) -> None:
         self.number = number
         self.reason = reason
+        self.cause = cause
+        """Under which its work goes on whenever something wakes it."""
         self.started_us = started_us
         self.ended_us: int | None = None
         self.planned = 0
@@ -86,10 +88,10 @@ class Ledger:
         self.open: list[Process] = []
         self._number = 0
 
-    def begin(self, reason: str, now_us: int) -> Process:
+    def begin(self, reason: str, now_us: int, cause: str = "") -> Process:
         """A new process, current until it is closed."""
         self._number += 1
-        process = Process(self._number, reason, now_us)
+        process = Process(self._number, reason, now_us, cause)
         self.open.append(process)
         return process
 

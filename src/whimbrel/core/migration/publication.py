@@ -36,9 +36,10 @@ class News:
 class Round:
     """The sending of a large whole table, part by part, to those who were owed it together."""
 
-    __slots__ = ("members", "numbers", "part")
+    __slots__ = ("cause", "members", "numbers", "part")
 
-    def __init__(self) -> None:
+    def __init__(self, cause: str) -> None:
+        self.cause = cause
         self.members: list[MemberId] = []
         self.numbers: list[int] = []
         """Of its parts' publications; drawn when the first one is sent, so that whatever changes
@@ -50,7 +51,9 @@ class Round:
 class Peer:
     """What the master knows about one member's table."""
 
-    __slots__ = ("acked", "owed_whole", "round", "sent", "sent_us", "since_us", "whole_number")
+    __slots__ = (
+        "acked", "cause", "owed_whole", "round", "sent", "sent_us", "since_us", "whole_number",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.acked = 0
@@ -61,6 +64,8 @@ class Peer:
         """Since when an answer is due; None when all publications are answered."""
         self.sent_us = 0
         """When something was last sent to it."""
+        self.cause = ""
+        """Of that."""
         self.owed_whole = True
         self.whole_number = 0
         """Publication number of an unanswered whole table, 0 when there is none."""
@@ -205,11 +210,11 @@ class Publisher:
         """Send the table to a member from the first part on, with others if one is to begin."""
         begun = not self._rounds or self._rounds[-1].numbers
         peer.owed_whole = False
-        peer.sent_us = self._ctx.now_us
+        peer.sent_us, peer.cause = self._ctx.now_us, self._ctx.cause
         if peer.since_us is None:
             peer.since_us = self._ctx.now_us
         if begun:
-            self._rounds.append(Round())
+            self._rounds.append(Round(self._ctx.cause))
         if peer.round is not self._rounds[-1]:
             peer.round = self._rounds[-1]
             peer.round.members.append(member)
@@ -235,6 +240,7 @@ class Publisher:
         if not self._rounds:
             return
         now = self._rounds[0]
+        self._ctx.resume(now.cause)
         size = self._ctx.settings.step_rows_max
         if not now.numbers:
             parts = -(-self._table.partition_count // size)
@@ -284,7 +290,7 @@ class Publisher:
 
     def _mark_sent(self, peer: Peer, number: int) -> None:
         peer.sent = number
-        peer.sent_us = self._ctx.now_us
+        peer.sent_us, peer.cause = self._ctx.now_us, self._ctx.cause
         if peer.since_us is None:
             peer.since_us = self._ctx.now_us
 
@@ -347,6 +353,7 @@ class Publisher:
             self._send_again(member, peer)
 
     def _send_again(self, member: MemberId, peer: Peer) -> None:
+        self._ctx.resume(peer.cause)
         if peer.owed_whole or peer.whole_number:
             self._send_whole(member, peer)
         else:

@@ -167,6 +167,7 @@ class Recovery:
         self._ctx = ctx
         self._keeper = keeper
         self.running = False
+        self._cause = ""
         self._round = 0
         self._answers: dict[MemberId, Account] = {}
         self._arriving: dict[MemberId, list[RowState]] = {}
@@ -178,6 +179,7 @@ class Recovery:
     def start(self) -> None:
         """Ask everybody."""
         self.running = True
+        self._cause = self._ctx.cause
         self._round = self._ctx.next_number()
         self._forget()
         self._ask_new()
@@ -197,6 +199,7 @@ class Recovery:
                 self._ask(member)
 
     def _ask(self, member: MemberId) -> None:
+        self._ctx.resume(self._cause)
         self._asked_us[member] = self._ctx.now_us
         self._ctx.send(member, StateRequested(self._round))
 
@@ -257,6 +260,7 @@ class Recovery:
 
         Begun anew when a member has left or come before the end.
         """
+        self._ctx.resume(self._cause)
         accounts = yield from self._accounts(own_completed)
         settlement = yield from settling(accounts)
         yield from applying(self._keeper, settlement, self._ctx.settings.step_rows_max)

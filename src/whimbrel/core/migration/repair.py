@@ -211,6 +211,7 @@ class Repair:
         if self._run is None:
             return
         process, told = self._run
+        self._ctx.resume(process.cause)
         allowed = dict.fromkeys(member.id for member in self._ctx.data_members())
         promoting = self._being_promoted()
         wanted: dict[MemberId, list[MigrationInfo]] = {}
@@ -307,6 +308,7 @@ class Repair:
 
     def _send(self, batch: Batch) -> None:
         """Ask; but a member learns the emptied slots first, after the table it is being sent."""
+        self._ctx.resume(batch.process.cause)
         batch.sent_us = self._ctx.now_us
         batch.is_held = self._publisher.owes_parts(batch.destination)
         if batch.is_held:

@@ -353,15 +353,18 @@ class Migrations:
 
     def _conclude(self) -> None:
         """Deliver messages to ourselves and advance until nothing is left to do now."""
+        cause = self._ctx.cause
         for _ in range(INBOX_ROUNDS_MAX):
             self._loop.advance()
             self._source.take_turns()
             if not self._mail.inbox:
                 break
-            message = self._mail.inbox.popleft()
+            posted, message = self._mail.inbox.popleft()
+            self._ctx.resume(posted)
             self._handlers[type(message)](self._ctx.id, message)
         else:
             check(False, "the room comes to rest within a step")
+        self._ctx.resume(cause)
         if self._is_waiting() and not self._ctx.is_armed(REPEAT_TIMER):
             self._ctx.arm(REPEAT_TIMER, max(1, self._ctx.settings.call_timeout_us // 2))
         if self._keeper.changed:
@@ -373,6 +376,7 @@ class Migrations:
             member = self._leavers.pop(0)
             if self.on_may_leave is not None:
                 self.on_may_leave(member)
+                self._ctx.resume(cause)
 
     def _is_waiting(self) -> bool:
         """Whether something is unanswered that must be repeated."""
@@ -387,9 +391,9 @@ class Migrations:
         )
 
     def _repeat(self) -> None:
-        self._source.repeat()
         if self._untold:
             self._tell_losses(list(self._untold.values()))
+        self._source.repeat()
         if self._loop.in_charge:
             self._loop.recovery.repeat()
             self._loop.publisher.repeat()
@@ -454,7 +458,7 @@ class Migrations:
 
         ``active`` and ``queued`` count migrations that run or wait now, promotions included.
         """
-        process = self._loop.ledger.current or Process(0, "", 0)
+        process = self._loop.ledger.current or Process(0, "", 0, "")
         promoting = sum(len(batch.migrations) for batch in self._loop.repair.batches.values())
         return {
             "active": len(self._loop.execution.flights) + promoting,

@@ -49,6 +49,8 @@ class SourceSide:
         self._mail = mail
         self._waiting: dict[PartitionId, MigrationRequested] = {}
         """Requests whose turn has not come, oldest first; at most one for a partition."""
+        self._causes: dict[PartitionId, str] = {}
+        """Of the newest request for each partition."""
 
     @property
     def waiting_count(self) -> int:
@@ -76,6 +78,7 @@ class SourceSide:
         waits = self._waiting.get(migration.partition_id)
         if waits is None or waits.migration.id != migration.id:
             self._waiting[migration.partition_id] = message
+            self._causes[migration.partition_id] = self._ctx.cause
 
     def take_turns(self) -> None:
         """Begin what may begin: the oldest to each destination, more as long as they are small."""
@@ -103,6 +106,7 @@ class SourceSide:
     def _begin(self, request: MigrationRequested, destination: MemberId, size_bytes: int) -> None:
         """Start copying, unless what was true when it was asked for no longer is."""
         migration = request.migration
+        self._ctx.resume(self._causes.pop(migration.partition_id))
         reason = self._refusal(migration)
         if reason:
             self._tell(MigrationDataAnswered(migration.id, False, reason, 0), migration.master)
@@ -188,6 +192,7 @@ class SourceSide:
         """
         for outgoing in self.copying():
             sending = outgoing.sending
+            self._ctx.resume(sending.cause)
             silence_us = self._ctx.now_us - sending.progress_us
             if silence_us >= self._ctx.settings.migration_timeout_us:
                 self._answer(outgoing, False, "the destination took nothing within the time-out")
@@ -202,6 +207,7 @@ class SourceSide:
         for active in self._keeper.active.values():
             if not isinstance(active, Outgoing):
                 continue
+            self._ctx.resume(active.sending.cause)
             if active.answer is None and active.sending.member == member:
                 active.sending.repeat()
             elif active.answer is not None and active.migration.master == member:

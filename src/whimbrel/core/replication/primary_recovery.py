@@ -55,6 +55,8 @@ class PrimaryRecovery:
         self._doubts = doubts
         self._lacking: dict[PartitionId, dict[MemberId, None]] = {}
         """Our rows' partitions without data, each with the members that have none either."""
+        self._cause = ""
+        """Of the newest row that we stand in without its data."""
         self.exchange = Exchange(ctx, Purpose.RECOVERY)
         self.on_seat_lost: Callable[[PartitionId, int], None] | None = None
 
@@ -77,6 +79,7 @@ class PrimaryRecovery:
             partition.has_data = False
         if not partition.has_data:
             self._lacking[pid] = {}
+            self._cause = self._ctx.cause
             self._ctx.arm(REFILL, 0)
 
     def end_giving(self, pid: PartitionId) -> None:
@@ -103,6 +106,8 @@ class PrimaryRecovery:
 
     def on_timer(self) -> None:
         """Ask for what is lacking, as much at once as syncs are allowed (AE-14)."""
+        if self._lacking:
+            self._ctx.resume(self._cause)
         self.exchange.give_up_silent()
         asked = self.exchange.asked
         if self._ctx.state is not ClusterState.IN_TRANSITION:

@@ -135,6 +135,7 @@ class Sending:
     """A copy that we give to a member.
 
     Attributes:
+        cause: Under which it was begun and goes on, whatever wakes it (docs/design/0016).
         sequence: Number of the message in flight, sent ``attempts`` times, last at ``sent_us``; 0
             before the first one.
         last: Whether that one is the last.
@@ -147,6 +148,7 @@ class Sending:
     ) -> None:
         self._ctx = ctx
         self._purpose = purpose
+        self.cause = ctx.cause
         self.transfer = transfer
         self.partition_id = pid
         self.member = member
@@ -166,6 +168,7 @@ class Sending:
 
     def repeat(self) -> None:
         """Send the message in flight (again); receivers drop repeats."""
+        self._ctx.resume(self.cause)
         self.sent_us = self._ctx.now_us
         self.attempts += 1
         if self._message is not None and self._ctx.is_member(self.member):
@@ -281,6 +284,7 @@ class Asked(Receiving):
 
     Attributes:
         number: Of the request.
+        cause: Of the request; what follows from its answers goes on under it.
         namespaces: What was asked for by name.
         passed: Backup operations (lineage, counter, bytes) that came before the first answer.
     """
@@ -294,6 +298,7 @@ class Asked(Receiving):
     ) -> None:
         super().__init__(ctx, member)
         self.number = ctx.next_number()
+        self.cause = ctx.cause
         self.shadows = shadows
         self.namespaces = namespaces
         self.passed: dict[Namespace, list[tuple[int, int, bytes]]] = {}
@@ -315,10 +320,12 @@ class Exchange:
         self.given: dict[tuple[MemberId, int], Sending] = {}
 
     def find(self, sender: MemberId, pid: PartitionId, number: int | str) -> Asked | None:
-        """What we have asked this member for under this number, if anything."""
+        """What we have asked this member for under this number, if anything; it goes on."""
         asked = self.asked.get(pid)
-        is_it = asked is not None and asked.member == sender and str(asked.number) == str(number)
-        return asked if is_it else None
+        if asked is None or asked.member != sender or str(asked.number) != str(number):
+            return None
+        self._ctx.resume(asked.cause)
+        return asked
 
     def give(
         self, member: MemberId, number: int, pid: PartitionId, export: Export, weight: int

@@ -28,6 +28,7 @@ UNCOUNTED: frozenset[Path] = frozenset(
     {
         ("Context", "_generations"),
         ("Context", "_armed"),
+        ("Context", "_firing"),
         ("Member", "strangers_total"),
         ("Migrations", "partitions_lost"),
         ("DataPlane", "counters"),
@@ -37,6 +38,9 @@ UNCOUNTED: frozenset[Path] = frozenset(
 """Attributes that decide nothing: statistics for people, and the generations of timers (the
 explorer delivers the newest firing of a timer only; which timers are armed counts, by deadline)."""
 
+STORIES = ("cause", "causes")
+"""What an attribute's name ends with that says which story something belongs to (docs/design/0016):
+it decides nothing either, wherever it is."""
 DIGEST_BYTES = 16
 _SHARED = (
     type(None), bool, int, float, str, bytes, type, enum.Enum, types.ModuleType,
@@ -263,11 +267,11 @@ class _Scribe:
         name = kind.__name__
         self.words.append(name)
         for attribute, part in getattr(value, "__dict__", {}).items():
-            if (name, attribute) not in UNCOUNTED:
+            if (name, attribute) not in UNCOUNTED and not attribute.endswith(STORIES):
                 self.words.append(attribute)
                 self.write(part)
         for attribute in _KINDS.slots_of(kind):
-            if (name, attribute) not in UNCOUNTED:
+            if (name, attribute) not in UNCOUNTED and not attribute.endswith(STORIES):
                 self.write(getattr(value, attribute, None))
 
 

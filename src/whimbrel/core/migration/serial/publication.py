@@ -30,7 +30,7 @@ _UNKNOWN = -1
 class Reader:
     """What the master knows about one member's table."""
 
-    __slots__ = ("acked", "is_owed", "sent_us")
+    __slots__ = ("acked", "cause", "is_owed", "sent_us")
 
     def __init__(self) -> None:
         self.acked = _UNKNOWN
@@ -39,6 +39,8 @@ class Reader:
         """Whether marks of losses have changed since the table was last sent."""
         self.sent_us: int | None = None
         """When the table was sent that it has not acknowledged; None when there is none."""
+        self.cause = ""
+        """Of that table."""
 
 
 class SerialPublisher(Publisher):
@@ -109,7 +111,7 @@ class SerialPublisher(Publisher):
         for member, reader in self.readers.items():
             if reader.sent_us is None and reader.acked < self._keeper.version:
                 message = message or self._make()
-                reader.sent_us = self._ctx.now_us
+                reader.sent_us, reader.cause = self._ctx.now_us, self._ctx.cause
                 reader.is_owed = False
                 self._ctx.send(member, message)
 
@@ -140,6 +142,7 @@ class SerialPublisher(Publisher):
         due_us = self._ctx.now_us - self._ctx.settings.call_timeout_us
         for reader in self.readers.values():
             if reader.sent_us is not None and reader.sent_us <= due_us:
+                self._ctx.resume(reader.cause)
                 reader.sent_us = None
                 reader.acked = _UNKNOWN
         self.flush()
@@ -154,6 +157,7 @@ class SerialPublisher(Publisher):
         """The link was broken: the table on its way may be lost."""
         reader = self.readers.get(member)
         if reader is not None and reader.sent_us is not None:
+            self._ctx.resume(reader.cause)
             reader.sent_us = None
             reader.acked = _UNKNOWN
             self.flush()

@@ -82,6 +82,7 @@ class SerialRepair(Repair):
         super()._promote(destination, tuple(stamped), process, told)
 
     def _send(self, batch: Batch) -> None:
+        self._ctx.resume(batch.process.cause)
         batch.sent_us = self._ctx.now_us
         table = self._keeper.table
         states = {pid: table.state(PartitionId(pid)) for pid in range(table.partition_count)}

@@ -21,11 +21,10 @@ def lives_too_long(engine: Engine) -> None:
     maps = engine.member.maps
     set_value = maps.set
 
-    def late(
-        partition: PartitionReplica, name: str, key: Any, value: Any, reply: Any, ttl_ms: int = -1
-    ) -> None:
-        longer_ms = ttl_ms * LIFE_FACTOR if ttl_ms > 0 else ttl_ms
-        set_value(partition, name, key, value, reply, longer_ms)
+    def late(partition: PartitionReplica, name: str, *given: Any) -> bytes | None:
+        key, value, reply, *spans = given
+        longer_ms = [span * LIFE_FACTOR if span > 0 else span for span in spans[:1]]
+        return set_value(partition, name, key, value, reply, *longer_ms, *spans[1:])
 
     replace(maps, "set", late)
 
