@@ -12,7 +12,7 @@ from whimbrel.config import RuntimeSettings
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.stimuli import Stimulus
-from whimbrel.runtime.clients import Door, Guard
+from whimbrel.runtime.clients import Acceptor, EngineScope
 from whimbrel.runtime.links import LinkHost, Links
 from whimbrel.runtime.occupation import Occupation
 from whimbrel.serving import outputs
@@ -76,7 +76,7 @@ class FakeNode:
         self.settings = RuntimeSettings(**settings)
         self.cluster_name = cluster
         self.fake = FakeEngine()
-        self.guard = Guard(self.crashed, self.flush_soon)
+        self.engine_scope = EngineScope(self.crashed, self.flush_soon)
         self.counters: dict[str, int] = {}
         self.hints: list[tuple[str, dict[str, str | int]]] = []
         self.crashes: list[BaseException] = []
@@ -90,14 +90,14 @@ class FakeNode:
             )
         )
         self.occupation = Occupation()
-        self.door = Door(self, self.loop)
+        self.acceptor = Acceptor(self, self.loop)
 
     @property
     def engine(self) -> Any:
         return cast("Any", self.fake)
 
     async def listen(self, port: int = 0) -> Address:
-        self.server = await self.loop.create_server(self.door.caller, "127.0.0.1", port)
+        self.server = await self.loop.create_server(self.acceptor.new_connection, "127.0.0.1", port)
         address = Address("127.0.0.1", int(self.server.sockets[0].getsockname()[1]))
         self.info = MemberInfo(self.info.id, address)
         return address
@@ -106,13 +106,13 @@ class FakeNode:
         if self.server is not None:
             self.server.close()
             self.server = None
-        self.door.close_all(at_once=True)
+        self.acceptor.close_all(at_once=True)
         await asyncio.sleep(0)
 
     async def end(self) -> None:
         self.links.close_all(at_once=True)
         await self.stop_listening()
-        self.door.end()
+        self.acceptor.end()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

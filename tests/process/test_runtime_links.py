@@ -45,7 +45,7 @@ def test_frames_of_both_channels_arrive_in_order() -> None:
         await until(lambda: len(b.fake.frames) == 51, "the later one")
         assert isinstance(b.fake.stimuli[0], Received)
         assert b.fake.stimuli[0].sender == "a"
-        assert len(b.door.members) == 2
+        assert len(b.acceptor.members) == 2
         assert a.links.gauges() == {"links": 1, "links_standing": 1}
         assert a.fake.stimuli == []
         await a.end()
@@ -61,7 +61,7 @@ def test_a_break_is_told_at_once_and_mended() -> None:
         a, b = FakeNode("a"), FakeNode("b")
         a.links.want(MemberId("b"), await b.listen())
         await until(lambda: a.links.gauges()["links_standing"], "the link")
-        next(iter(b.door.members)).abort()  # one of two breaks both
+        next(iter(b.acceptor.members)).abort()  # one of two breaks both
         await until(lambda: len(a.fake.stimuli) == 1, "the break")
         a.links.send(MemberId("b"), "data", wire.ACKS, b"lost")
         await until(lambda: len(a.fake.stimuli) == 2, "the mending")
@@ -71,7 +71,7 @@ def test_a_break_is_told_at_once_and_mended() -> None:
         await until(lambda: b.fake.frames, "a frame over the new link")
         assert b.fake.frames == [("a", wire.ACKS, b"heard")]
         assert a.counters["link_frames_dropped"] == 1
-        await until(lambda: len(b.door.members) == 2, "the old connections' end")
+        await until(lambda: len(b.acceptor.members) == 2, "the old connections' end")
         await a.end()
         await b.end()
 
@@ -180,7 +180,7 @@ def test_unwanted_links_linger_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
         a.links.send(MemberId("b"), "control", wire.MESSAGE, BEAT, "a-1")
         a.links.flush()
         await until(lambda: b.fake.stimuli, "the last words")
-        await until(lambda: not b.door.members, "the end")
+        await until(lambda: not b.acceptor.members, "the end")
         assert a.links.gauges()["links"] == 0
         assert a.fake.stimuli == []
         assert list(a.links.known) == [address]
@@ -204,8 +204,8 @@ def test_messages_to_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(3):
             a.links.send_to(address, BEAT, "a-1")
         await until(lambda: len(b.fake.stimuli) == 3, "three messages")
-        assert len(b.door.members) == 1
-        await until(lambda: not b.door.members, "the idle end")
+        assert len(b.acceptor.members) == 1
+        await until(lambda: not b.acceptor.members, "the idle end")
         a.links.send_to(address, BEAT, "a-1")
         await until(lambda: len(b.fake.stimuli) == 4, "one more")
         for number in range(2):
@@ -225,7 +225,7 @@ def test_a_peer_that_does_not_read_is_cut() -> None:
         a, b = FakeNode("a", link_backlog_bytes_max=1 << 20), FakeNode("b")
         a.links.want(MemberId("b"), await b.listen())
         await until(lambda: a.links.gauges()["links_standing"], "the link")
-        for connection in b.door.members:
+        for connection in b.acceptor.members:
             connection.transport.pause_reading()
         for _ in range(200):
             a.links.send(MemberId("b"), "data", wire.BACKUPS, b"x" * 262_144)

@@ -18,7 +18,7 @@ from whimbrel.wire.links import CAUSE_PATTERN
 ROUNDS = 25
 
 
-class Ledger:
+class MigrationHistory:
     """What was said and heard, by member.
 
     A member may go on only with what it has heard of or has begun itself.
@@ -62,8 +62,8 @@ class Ledger:
 
 
 @pytest.fixture
-def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    found = Ledger()
+def history(monkeypatch: pytest.MonkeyPatch) -> MigrationHistory:
+    found = MigrationHistory()
     handle, build = Node.handle, Node.__init__
 
     def listen(self: Node, stimulus: Stimulus) -> None:
@@ -89,7 +89,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_everything_said_in_a_storm_has_a_cause(ledger: Ledger, seed: int) -> None:
+def test_everything_said_in_a_storm_has_a_cause(history: MigrationHistory, seed: int) -> None:
     """Goal: no note and no message without the id of what it follows from, and the same id on both
     ends of a link. Method: clients' work while members join, leave and die; each output checked.
     """
@@ -99,5 +99,5 @@ def test_everything_said_in_a_storm_has_a_cause(ledger: Ledger, seed: int) -> No
         for _ in range(storm.rng.randint(1, 5)):
             storm.work()
     storm.judge()
-    assert ledger.count > 50
-    assert ledger.heard
+    assert history.count > 50
+    assert history.heard

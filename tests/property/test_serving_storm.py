@@ -16,7 +16,7 @@ from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 from whimbrel.core.invariants import check_member
 from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.serialization.data import to_data
-from whimbrel.wire.hot import BACKUP_ACKS_AT
+from whimbrel.wire.fast_codec import BACKUP_ACKS_AT
 
 NAMES = ("b1 storm", "b2 storm")
 KEYS = 60

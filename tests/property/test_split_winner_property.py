@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.membership.parts import is_apart, is_weaker
-from whimbrel.core.membership.room import Room
+from whimbrel.core.membership.membership_state import MembershipState
+from whimbrel.core.membership.split_brain import is_apart, is_weaker
 from whimbrel.core.messages import SuspicionTold
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.settings import CoreSettings
@@ -37,7 +37,7 @@ def told_by(members: MemberList) -> SuspicionTold:
     """What a member of a list tells a stranger."""
     ctx = Context(members.members[0], CoreSettings())
     ctx.members = members
-    return Room(ctx).suspicion(MemberId("stranger"))
+    return MembershipState(ctx).suspicion(MemberId("stranger"))
 
 
 @given(two_parts())

@@ -29,8 +29,8 @@ class Book:
         """Final versions of failed migrations, by partition and initial version."""
 
     def watch(self, node: Node) -> None:
-        keeper, change = node.room._keeper, node.room._keeper.change
-        apply = keeper.apply_completed
+        manager, change = node.room._manager, node.room._manager.change
+        apply = manager.apply_completed
 
         def completed(migration: MigrationInfo) -> bool:
             if migration.verdict is Verdict.FAILED:
@@ -40,7 +40,7 @@ class Book:
             return apply(migration)
 
         def changed(pid: PartitionId, row: Row, version: int, committed: str = "") -> None:
-            table, loop = keeper.table, node.room._loop
+            table, loop = manager.table, node.room._loop
             before, old, others = table.version(pid), table.row(pid), table.versions[:]
             change(pid, row, version, committed)
             del others[pid]
@@ -51,8 +51,8 @@ class Book:
                     wanted = self.failed[pid, before]
                 assert version == wanted, (old, row)
 
-        keeper.apply_completed = completed  # type: ignore[method-assign]
-        keeper.change = changed  # type: ignore[method-assign]
+        manager.apply_completed = completed  # type: ignore[method-assign]
+        manager.change = changed  # type: ignore[method-assign]
 
 
 @example([("fall", 1), ("join", 0)], [400] * 6, 9)

@@ -14,7 +14,7 @@ from whimbrel.core import messages
 from whimbrel.errors import GridError, ProtocolError, SerializationError
 from whimbrel.serialization.data import Json, Opaque, Uuid, to_data, to_object
 from whimbrel.serialization.temporal import Date, Time, Timestamp, ZonedTimestamp
-from whimbrel.wire import hot, links
+from whimbrel.wire import fast_codec, links
 from whimbrel.wire.codec import decode_event, decode_request, decode_response, encode_request
 from whimbrel.wire.errors import decode_errors
 from whimbrel.wire.frames import (
@@ -102,7 +102,7 @@ def decode_everything(message: RawMessage) -> None:
             decode(message)
         except GridError:
             continue
-    short_cuts: list[Any] = [hot.decode_key_request, hot.decode_put_request]
+    short_cuts: list[Any] = [fast_codec.decode_key_request, fast_codec.decode_put_request]
     for short_cut in short_cuts:
         try:
             short_cut(message[0], message[3])
@@ -123,7 +123,9 @@ def test_short_cuts_accept_only_what_the_table_accepts(name: str, noise: bytes, 
         return
     if raw[4] != SHAPES[name].type:
         return
-    decode: Any = hot.decode_key_request if name == "Map.get" else hot.decode_put_request
+    decode: Any = (
+        fast_codec.decode_key_request if name == "Map.get" else fast_codec.decode_put_request
+    )
     try:
         short = decode(raw[0], raw[3])
     except ProtocolError:

@@ -12,7 +12,7 @@ from whimbrel.core.ids import Address
 from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.errors import ProtocolError
 from whimbrel.wire.codec import decode_request, encode_event, encode_response
-from whimbrel.wire.customs import ClientMember, MemberVersion, Schema
+from whimbrel.wire.custom_types import ClientMember, MemberVersion, Schema
 from whimbrel.wire.errors import encode_error
 from whimbrel.wire.frames import AUTHENTICATED, MessageSplitter
 

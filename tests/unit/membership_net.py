@@ -16,7 +16,7 @@ import msgspec
 from whimbrel.core.context import Context
 from whimbrel.core.effects import ArmTimer, LinkUnwanted, LinkWanted, Note, Send, SendTo, Stopped
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.membership.room import Phase
+from whimbrel.core.membership.membership_state import MemberPhase
 from whimbrel.core.membership.service import Membership
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo, MemberList
@@ -76,7 +76,7 @@ class Host:
 
     @property
     def joined(self) -> bool:
-        return self.alive and self.room.phase is Phase.MEMBER
+        return self.alive and self.room.phase is MemberPhase.MEMBER
 
     def exit_status(self) -> int | None:
         """How the process ended by itself; None when it did not."""

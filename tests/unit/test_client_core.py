@@ -14,7 +14,7 @@ from whimbrel.errors import (
 )
 from whimbrel.serialization.data import to_data
 from whimbrel.wire.codec import decode_request, encode_event, encode_response
-from whimbrel.wire.customs import ClientMember, MemberVersion
+from whimbrel.wire.custom_types import ClientMember, MemberVersion
 from whimbrel.wire.errors import RETRYABLE, encode_error
 from whimbrel.wire.frames import parse_message
 

@@ -13,7 +13,7 @@ from tests.unit.test_serving_cluster import check_all, copies, fill, get, put, v
 
 from whimbrel.core import messages as m
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.cluster_state import LOCK_CALLS_MAX, Outcome
+from whimbrel.core.membership.cluster_state import LOCK_CALLS_MAX, StateChangeResult
 from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState
 from whimbrel.core.safety import Answer, unsafe_because
@@ -35,27 +35,27 @@ def master_of(pump: Pump) -> Node:
     raise AssertionError("there is no master")
 
 
-def wish(pump: Pump, state: ClusterState, name: str = "") -> Outcome:
+def wish(pump: Pump, state: ClusterState, name: str = "") -> StateChangeResult:
     """Ask the master, and go on asking until it says what has become of the wish."""
     name = name or f"wish {next(WISHES)}"
-    outcome = Outcome()
+    result = StateChangeResult()
 
     def is_over() -> bool:
-        nonlocal outcome
+        nonlocal result
         master = master_of(pump)
         member = master.engine.member
         member.begin(pump.now_us, pump.wall_ms)
-        outcome = member.membership.change_cluster(name, state)
+        result = member.membership.change_cluster(name, state)
         master.carry_out()
         pump.settle()
-        return outcome.is_done or bool(outcome.refusal)
+        return result.is_done or bool(result.refusal)
 
     pump.run_until(is_over, 90)
-    return outcome
+    return result
 
 
 def set_state(pump: Pump, state: ClusterState) -> None:
-    assert wish(pump, state) == Outcome(is_done=True)
+    assert wish(pump, state) == StateChangeResult(is_done=True)
     assert states(pump) == {state}
 
 
@@ -270,7 +270,7 @@ def test_strangers_are_refused_until_active(trio: Pump, state: ClusterState) -> 
 
 def set_state_of(pump: Pump, state: ClusterState, nodes: list[Node]) -> None:
     """As ``set_state``, while others run that are no members."""
-    assert wish(pump, state) == Outcome(is_done=True)
+    assert wish(pump, state) == StateChangeResult(is_done=True)
     assert {node.engine.member.ctx.state for node in nodes} == {state}
 
 
@@ -476,8 +476,8 @@ def test_refused_while_migrations_run(trio: Pump) -> None:
     trio.run_until(lambda: joiner.joined, 10)
     trio.run(0.1)
     version = trio.nodes[0].engine.member.ctx.members.version
-    outcome = wish(trio, FROZEN)
-    assert "migration" in outcome.refusal and not outcome.is_passing
+    result = wish(trio, FROZEN)
+    assert "migration" in result.refusal and not result.is_passing
     assert states(trio) == {ACTIVE}
     assert trio.nodes[0].engine.member.ctx.members.version == version
     mend()
@@ -493,8 +493,8 @@ def test_another_stamp_refuses_the_change(trio: Pump) -> None:
     trio.run(2)
     table = trio.nodes[2].engine.member.migrations
     table.table_mark = lambda: 1  # type: ignore[method-assign]
-    outcome = wish(trio, FROZEN)
-    assert "table" in outcome.refusal and outcome.is_passing
+    result = wish(trio, FROZEN)
+    assert "table" in result.refusal and result.is_passing
     assert states(trio) == {ACTIVE}
     del table.table_mark
     set_state(trio, FROZEN)
@@ -511,7 +511,7 @@ def test_all_is_checked_again_under_the_locks(trio: Pump, what: str) -> None:
     mend = losing(trio, (m.StateLockAnswered,))
     master = trio.nodes[0].engine.member
     master.begin(trio.now_us, trio.wall_ms)
-    assert master.membership.change_cluster("the wish", FROZEN) == Outcome()
+    assert master.membership.change_cluster("the wish", FROZEN) == StateChangeResult()
     trio.nodes[0].carry_out()
     trio.settle()
     transaction = master.membership.states._transaction
@@ -532,9 +532,9 @@ def test_all_is_checked_again_under_the_locks(trio: Pump, what: str) -> None:
         master.membership.states.on_lock_answered(node.id, answer)
         trio.nodes[0].carry_out()
     trio.settle()
-    outcome = wish(trio, FROZEN, "the wish")
+    result = wish(trio, FROZEN, "the wish")
     reason = {"due": "due", "table": "table has changed", "lease": "run out"}[what]
-    assert reason in outcome.refusal and outcome.is_passing is (what == "table")
+    assert reason in result.refusal and result.is_passing is (what == "table")
     assert states(trio) == {ACTIVE}
     if what == "table":
         del table.table_mark
@@ -625,8 +625,8 @@ def test_a_member_that_stands_elsewhere_refuses_the_lock(trio: Pump, what: str) 
 def test_a_silent_participant_makes_it_fail(trio: Pump) -> None:
     """PIM-31, bug 54: a member that cannot answer: rolled back, everybody may go on; then again."""
     mend = losing(trio, (m.StateLockAnswered,))
-    outcome = wish(trio, PASSIVE)
-    assert "do not answer" in outcome.refusal
+    result = wish(trio, PASSIVE)
+    assert "do not answer" in result.refusal
     assert states(trio) == {ACTIVE}
     mend()
     set_state(trio, PASSIVE)
@@ -635,8 +635,8 @@ def test_a_silent_participant_makes_it_fail(trio: Pump) -> None:
 def test_a_lost_unlock_ends_with_the_lease(trio: Pump) -> None:
     """PIM-31: what the initiator cannot take back ends by itself when its lease is over."""
     mend = losing(trio, (m.StateLockAnswered, m.StateUnlockRequested))
-    outcome = wish(trio, PASSIVE)
-    assert outcome.refusal
+    result = wish(trio, PASSIVE)
+    assert result.refusal
     assert ClusterState.IN_TRANSITION in states(trio)
     trio.run(21)
     assert states(trio) == {ACTIVE}
@@ -644,9 +644,9 @@ def test_a_lost_unlock_ends_with_the_lease(trio: Pump) -> None:
     set_state(trio, PASSIVE)
 
 
-def wished(master: Host) -> Outcome:
+def wished(master: Host) -> StateChangeResult:
     """In a small world of membership rooms: begin a change, or ask what has become of it."""
-    found: list[Outcome] = []
+    found: list[StateChangeResult] = []
     master.step(lambda: found.append(master.room.change_cluster("the wish", FROZEN)))
     return found[0]
 
@@ -659,7 +659,7 @@ def test_who_is_silent_is_not_waited_for_again() -> None:
     hosts = net.cluster(3)
     silent = (m.StateLockAnswered, m.StateUnlockAnswered)
     net.lost = lambda source, target, said: source is hosts[2] and isinstance(said, silent)
-    assert wished(hosts[0]) == Outcome()
+    assert wished(hosts[0]) == StateChangeResult()
     net.run(LOCK_CALLS_MAX * net.settings.call_timeout_us + SECOND // 10)
     assert "1 members do not answer" in wished(hosts[0]).refusal
 
@@ -680,7 +680,7 @@ def test_a_lock_is_asked_back_so_often() -> None:
     net.lost = lost
     other = m.StateLockRequested("other", hosts[0].ctx.members.version, 0, 60 * SECOND)
     hosts[1].step(lambda: hosts[1].room.on_message(hosts[0].id, hosts[0].address, other))
-    assert wished(hosts[0]) == Outcome()
+    assert wished(hosts[0]) == StateChangeResult()
     net.run(LOCK_CALLS_MAX * net.settings.call_timeout_us + SECOND // 10)
     assert "under way there" in wished(hosts[0]).refusal
     assert sorted(unlocks) == sorted([hosts[1].id, hosts[2].id] * LOCK_CALLS_MAX)

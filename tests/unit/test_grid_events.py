@@ -27,7 +27,7 @@ from whimbrel.core.events import (
     event_of_row,
 )
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
-from whimbrel.core.migration.telling import Teller
+from whimbrel.core.migration.reporter import MigrationReporter
 from whimbrel.core.model import ClusterState, MigrationInfo, MigrationKind, Step
 from whimbrel.errors import ProtocolError
 from whimbrel.serving import grid_events as grid_module
@@ -190,11 +190,11 @@ def test_nothing_to_do_is_no_process() -> None:
     net = Net()
     net.add("a")
     net.settle()
-    teller = Teller(net.master.ctx)
+    reporter = MigrationReporter(net.master.ctx)
     events: list[GridEvent] = []
-    teller.emit = events.append
-    assert teller.begin(0) is None
-    teller.end(None)
+    reporter.emit = events.append
+    assert reporter.begin(0) is None
+    reporter.end(None)
     assert events == []
 
 

@@ -493,10 +493,10 @@ def test_joiners_told_by_others_than_the_master_are_not_kept() -> None:
     infos = [MemberInfo(MemberId(f"x{port}"), address_of(port)) for port in (8, 9)]
     say(net, hosts[2], hosts[1], JoinersTold((infos[0],)))
     say(net, hosts[0], hosts[1], JoinersTold((infos[1],)))
-    newcomers = hosts[1].room.newcomers
-    assert newcomers.missing_in(hosts[1].ctx.members) == [infos[1]]
+    pending_joiners = hosts[1].room.pending_joiners
+    assert pending_joiners.missing_in(hosts[1].ctx.members) == [infos[1]]
     net.run(SETTINGS.join_timeout_us + SECOND)
-    assert newcomers.missing_in(hosts[1].ctx.members) == []
+    assert pending_joiners.missing_in(hosts[1].ctx.members) == []
 
 
 def test_a_claimant_that_was_removed_learns_it_from_an_answer() -> None:

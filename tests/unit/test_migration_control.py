@@ -21,7 +21,7 @@ from whimbrel.core.messages import (
     TransferSent,
 )
 from whimbrel.core.migration import control_loop, plan_execution
-from whimbrel.core.migration.progress import Ledger
+from whimbrel.core.migration.progress import MigrationHistory
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.partition.planner import plan_row
 from whimbrel.core.settings import CoreSettings
@@ -365,7 +365,7 @@ def test_figures_add_up_at_every_moment() -> None:
     def watch(node: Node) -> None:
         nonlocal seen_active
         progress = node.room.progress()
-        for process in node.room._loop.ledger.open:
+        for process in node.room._loop.history.open:
             assert process.waiting >= 0 and process.running >= 0
         total = int(str(progress["completed"])) + int(str(progress["failed"]))
         assert int(str(progress["planned"])) == total + int(str(progress["remaining"]))
@@ -406,21 +406,21 @@ def test_data_that_overtake_the_table_are_not_refused(crash: bool) -> None:
 
 def test_the_history_is_bounded() -> None:
     """Safety rule 9: the latest ``history_max`` processes; a run without work is none."""
-    ledger = Ledger(history_max=2)
+    history = MigrationHistory(history_max=2)
     for number in range(4):
-        process = ledger.begin(f"reason {number}", 0)
+        process = history.begin(f"reason {number}", 0)
         process.planned = process.completed = number
         assert process.document(SECOND)["eta_s"] == (0.0 if number else None)
-        ledger.close(process, SECOND)
-    assert [entry["id"] for entry in ledger.history] == [3, 4] and ledger.current is None
+        history.close(process, SECOND)
+    assert [entry["id"] for entry in history.finished] == [3, 4] and history.current is None
 
 
 def test_what_was_not_started_is_dropped_with_its_process() -> None:
     """PIM-21: a process that ends counts what it did not start as dropped; none of it waits."""
-    ledger = Ledger(history_max=2)
-    process = ledger.begin("a reason", 0)
+    history = MigrationHistory(history_max=2)
+    process = history.begin("a reason", 0)
     process.planned, process.completed, process.failed = 9, 2, 1
-    ledger.close(process, SECOND)
+    history.close(process, SECOND)
     assert (process.dropped, process.waiting, process.remaining) == (6, 0, 6)
 
 

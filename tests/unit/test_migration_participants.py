@@ -402,13 +402,13 @@ def test_a_verdict_that_would_lose_data_stops_the_member(desk: Desk) -> None:
     c = desk.net.nodes["c"]
     for sequence in range(2):
         desk.tell("c", "a", fragment(right, sequence))
-    before, keeper = c.room.table.state(P0), c.room._keeper
+    before, manager = c.room.table.state(P0), c.room._manager
     done = right.with_verdict(Verdict.SUCCESS)
     row = RowState(P0, done.final_version, done.step.apply(before.row))
     with pytest.raises(InvariantViolation, match="arrived whole"):
-        keeper.apply_row(row)
+        manager.apply_row(row)
     ended = Step(MigrationKind.CLEAR, MemberId("a"), None, source_current=ReplicaIndex(0))
     orphan = MigrationInfo("m2", P0, ended, MemberId("m"), before.version, Verdict.SUCCESS)
     with pytest.raises(InvariantViolation, match="leaves a primary"):
-        keeper.apply_completed(orphan)
+        manager.apply_completed(orphan)
     assert c.room.table.state(P0) == before

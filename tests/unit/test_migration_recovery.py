@@ -21,8 +21,8 @@ from whimbrel.core.messages import (
     StateRequested,
     TablePublished,
 )
-from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.recovery import Account, Settlement, applying, settling
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
 from whimbrel.errors import InvariantViolation
@@ -102,13 +102,17 @@ def test_versions_never_fall() -> None:
     newer = settle([account("a", 12, "ab"), account("b", 7, "ab", completed=(failed,))])
     assert newer.rows == (RowState(P0, 12, row("ab")),)
     table = PartitionTable(1)
-    keeper = TableKeeper(Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
-    assert finish(applying(keeper, newer, 1)) == []
+    manager = PartitionStateManager(
+        Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table
+    )
+    assert finish(applying(manager, newer, 1)) == []
     assert table.version(P0) == 12
     table = PartitionTable(1)
-    keeper = TableKeeper(Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
+    manager = PartitionStateManager(
+        Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table
+    )
     behind = settle([account("a", 5, "ab"), account("b", 5, "ab", completed=(failed,))])
-    assert finish(applying(keeper, behind, 1)) == [P0]
+    assert finish(applying(manager, behind, 1)) == [P0]
     assert table.state(P0) == RowState(P0, 8, row("ab"))
 
 
@@ -157,11 +161,13 @@ def test_a_settlement_is_applied_in_pieces_of_changed_rows(rows_max: int) -> Non
     count = 6
     settings = msgspec.structs.replace(SETTINGS, partition_count=count)
     table = PartitionTable(count)
-    keeper = TableKeeper(Net(settings).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
+    manager = PartitionStateManager(
+        Net(settings).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table
+    )
     rows = tuple(RowState(PartitionId(pid), 4, row("ab")) for pid in range(count))
-    keeper.apply_row(rows[0])
+    manager.apply_row(rows[0])
     before = table.change_count
-    job = applying(keeper, Settlement(rows, (), (), ()), rows_max)
+    job = applying(manager, Settlement(rows, (), (), ()), rows_max)
     changes = [before, *(table.change_count for _ in job)]
     assert table.versions == [4] * count
     pieces = [after - before for before, after in itertools.pairwise(changes)]

@@ -44,7 +44,7 @@ def test_every_migration_begins_and_ends_for_the_master_s_listeners() -> None:
     net.settle()
     net.fill()
     heard: list[tuple[Moment, int]] = []
-    net.master.room._loop.teller.hook = lambda moment, event: heard.append(
+    net.master.room._loop.reporter.hook = lambda moment, event: heard.append(
         (moment, event.partition_id)
     )
     net.crash("c")

@@ -9,7 +9,7 @@ from tests.unit.rows import row_from, slots_changed
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, PartitionId, ReplicaIndex, Row
 from whimbrel.core.messages import TableImage
-from whimbrel.core.migration.keeper import TableKeeper
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.hashing import calculate_stamp
 from whimbrel.core.partition.table import PartitionTable, filled_count
@@ -114,13 +114,13 @@ def test_received_rows_are_compared_by_version() -> None:
     """
     table = small_table()
     row = row_from([B, None, C])
-    keeper = TableKeeper(Net(SETTINGS).add_alone("k").ctx, FakeHost(A, 3), table)
-    assert not keeper.apply_row(RowState(pid(1), 4, row_from([D])))
-    assert not keeper.apply_row(RowState(pid(1), 5, row))
+    manager = PartitionStateManager(Net(SETTINGS).add_alone("k").ctx, FakeHost(A, 3), table)
+    assert not manager.apply_row(RowState(pid(1), 4, row_from([D])))
+    assert not manager.apply_row(RowState(pid(1), 5, row))
     assert table.state(pid(1)) == RowState(pid(1), 5, row)
     with pytest.raises(InvariantViolation, match="equal partition versions"):
-        keeper.apply_row(RowState(pid(1), 5, row_from([D])))
-    assert keeper.apply_row(RowState(pid(1), 9, row_from([D])))
+        manager.apply_row(RowState(pid(1), 5, row_from([D])))
+    assert manager.apply_row(RowState(pid(1), 9, row_from([D])))
     assert table.row(pid(1)) == row_from([D])
 
 

@@ -161,7 +161,7 @@ def test_nothing_is_planned_while_promotions_are_under_way(
             planned.append((loop.repair.is_promoting, loop.publisher.unacknowledged))
 
     def watch(_: Node) -> None:
-        busy = loop.execution.flights or loop.execution.queue.waiting_count
+        busy = loop.execution.running_migrations or loop.execution.queue.waiting_count
         assert not (busy and loop.repair.is_promoting)
 
     net.on_send = fate
@@ -216,8 +216,8 @@ def test_nothing_starts_after_a_failure(number: int, parallel: int) -> None:
             failed_us.append(net.now_us)
         execution = net.master.room._loop.execution
         if failed_us and net.now_us < failed_us[0] + 3 * SECOND:
-            late.extend(f.started_us for f in execution.flights.values())
-            if not execution.flights:
+            late.extend(f.started_us for f in execution.running_migrations.values())
+            if not execution.running_migrations:
                 assert not execution.queue.waiting_count
                 for name in map(MemberId, "abc"):
                     with pytest.raises(InvariantViolation, match="once per migration"):
@@ -240,7 +240,7 @@ def test_a_start_that_fails_at_once_ends_the_plan() -> None:
     """
     net = grown("abcd")
     execution = net.master.room._loop.execution
-    process = net.master.room._loop.ledger.begin("by hand", net.now_us)
+    process = net.master.room._loop.history.begin("by hand", net.now_us)
     plan = []
     for pid, name in enumerate(("z", "", "")):
         row = net.master.room.table.row(PartitionId(pid))
@@ -340,7 +340,7 @@ def test_refilling_is_started_before_balancing(monkeypatch: pytest.MonkeyPatch) 
             for node in net.live:
                 with net.step(node):
                     version = node.room.table.version(pid) + 1
-                    node.room._keeper.change(pid, row_from([MemberId("a")]), version)
+                    node.room._manager.change(pid, row_from([MemberId("a")]), version)
         wish(monkeypatch, wanted)
         net.add("c", "d")
         net.settle()
@@ -377,8 +377,10 @@ def test_figures_are_those_of_what_happens() -> None:
     def watch(_: Node) -> None:
         if net.master.room is not room:
             return
-        open_ones = loop.ledger.open
-        under_way = Counter(flight.process.number for flight in loop.execution.flights.values())
+        open_ones = loop.history.open
+        under_way = Counter(
+            running.process.number for running in loop.execution.running_migrations.values()
+        )
         for batch in loop.repair.batches.values():
             under_way[batch.process.number] += len(batch.migrations)
         for process in open_ones:

@@ -44,7 +44,7 @@ class Fetch:
         self.node: Node = Net(SETTINGS_1).add_alone("b")
         infos = [MemberInfo(member, Address("h", 9)) for member in (A, C)]
         self.node.ctx.members = MemberList(1, (self.node.info, *infos))
-        self.recovery = Recovery(self.node.ctx, self.node.room._keeper)
+        self.recovery = Recovery(self.node.ctx, self.node.room._manager)
         self.rounds: list[int] = []
         self.start()
 
@@ -149,7 +149,7 @@ def test_the_higher_of_two_verdicts_counts() -> None:
 # -- what the master is told of its migrations --------------------------------------------
 
 
-class Flight:
+class OneMove:
     """Lite master m and a MOVE of the primary from a to c under way; nothing is delivered."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -171,19 +171,19 @@ class Flight:
 
 def test_only_the_source_says_that_all_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """ADL-16: an answer of anybody but the data source begins no commit and fails nothing."""
-    flight = Flight(monkeypatch)
-    (one,) = flight.running
-    execution = flight.net.master.room._loop.execution
+    move = OneMove(monkeypatch)
+    (one,) = move.running
+    execution = move.net.master.room._loop.execution
     for sender in "bc":
         for success in (True, False):
-            flight.tell(sender, MigrationDataAnswered(one.id, success, "", 1))
-    flight.tell("c", MigrationCommitAnswered(one.id, True, ""))
-    assert flight.running == [one] and execution.flights[P0].phase == "COPYING"
-    assert execution.flights[P0].process.bytes_moved == 0
-    flight.tell("a", MigrationDataAnswered(one.id, True, "", 1))
-    flight.tell("a", MigrationDataAnswered(one.id, True, "", 1))
-    assert execution.flights[P0].phase == "COMMITTING"
-    assert execution.flights[P0].process.bytes_moved == 1
+            move.tell(sender, MigrationDataAnswered(one.id, success, "", 1))
+    move.tell("c", MigrationCommitAnswered(one.id, True, ""))
+    assert move.running == [one] and execution.running_migrations[P0].phase == "COPYING"
+    assert execution.running_migrations[P0].process.bytes_moved == 0
+    move.tell("a", MigrationDataAnswered(one.id, True, "", 1))
+    move.tell("a", MigrationDataAnswered(one.id, True, "", 1))
+    assert execution.running_migrations[P0].phase == "COMMITTING"
+    assert execution.running_migrations[P0].process.bytes_moved == 1
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -193,16 +193,16 @@ def test_only_the_destination_says_that_it_has_committed(
     """ADL-16: the master commits when the destination has: the yes of anybody else counts for
     nothing, and a no neither.
     """
-    flight = Flight(monkeypatch)
-    (one,) = flight.running
-    flight.tell("a", MigrationDataAnswered(one.id, True, "", 1))
-    table = flight.net.master.room.table
+    move = OneMove(monkeypatch)
+    (one,) = move.running
+    move.tell("a", MigrationDataAnswered(one.id, True, "", 1))
+    table = move.net.master.room.table
     before = table.state(P0)
     for sender in "ab":
-        flight.tell(sender, MigrationCommitAnswered(one.id, committed, ""))
-    assert flight.running == [one] and table.state(P0) == before
-    flight.tell("c", MigrationCommitAnswered(one.id, committed, ""))
-    assert not flight.running and table.row(P0)[0] == ("c" if committed else "a")
+        move.tell(sender, MigrationCommitAnswered(one.id, committed, ""))
+    assert move.running == [one] and table.state(P0) == before
+    move.tell("c", MigrationCommitAnswered(one.id, committed, ""))
+    assert not move.running and table.row(P0)[0] == ("c" if committed else "a")
 
 
 def test_only_the_promoted_member_says_that_it_is_promoted(
@@ -247,7 +247,7 @@ def test_a_row_that_only_a_commit_can_have_made_commits(
     one = desk.migration()
     moments: list[str] = []
     hook = lambda moment, _event: moments.append(moment.value)  # noqa: E731
-    desk.net.nodes[side].room._keeper.hook = hook
+    desk.net.nodes[side].room._manager.hook = hook
     start_both(desk, one)
     done = one.with_verdict(Verdict.SUCCESS)
     after = RowState(P0, done.final_version, one.step.apply(desk.net.nodes["a"].room.table.row(P0)))
@@ -342,7 +342,7 @@ def test_the_same_promotion_twice_changes_nothing_the_second_time(
     one = MigrationInfo("p0", P[0], step, A, b.room.table.version(P[0]) + 1)
     image = image_of(7, [RowState(P[0], one.final_version, step.apply(before))])
     moments: list[object] = []
-    b.room._keeper.hook = lambda *moment: moments.append(moment)
+    b.room._manager.hook = lambda *moment: moments.append(moment)
     seen: list[tuple[object, ...]] = []
     for number in (1, 1, 2):
         start = len(net.trace)

@@ -34,7 +34,7 @@ from whimbrel.serialization.compact_columns import (
 )
 from whimbrel.serialization.data import LONG, header, to_data
 from whimbrel.serialization.data_columns import decode_data, encode_data
-from whimbrel.wire.customs import Schema
+from whimbrel.wire.custom_types import Schema
 
 UTC = dt.UTC
 

@@ -14,7 +14,7 @@ from whimbrel.serialization.data import to_data
 from whimbrel.serving import intake as intake_module
 from whimbrel.serving.outputs import ToClient
 from whimbrel.wire.codec import encode_request
-from whimbrel.wire.customs import FieldDescriptor, Schema
+from whimbrel.wire.custom_types import FieldDescriptor, Schema
 from whimbrel.wire.frames import ANSWERS, AUTHENTICATED, FINAL, PRELUDE
 
 

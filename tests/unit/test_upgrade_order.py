@@ -10,7 +10,7 @@ from tests.unit.engine_pump import Pump, quick_settings
 from tests.unit.test_admin_routes import ask
 
 from whimbrel.config.loader import load
-from whimbrel.core.membership.cluster_state import Outcome
+from whimbrel.core.membership.cluster_state import StateChangeResult
 
 
 @pytest.fixture
@@ -60,16 +60,16 @@ def test_no_way_back_and_no_unknown_version(trio: list[FakeNode], version: str, 
     assert trio[0].engine.member.ctx.members == before
 
 
-def wish(pump: Pump, name: str) -> Outcome:
+def wish(pump: Pump, name: str) -> StateChangeResult:
     """Have the master wish for 4.1; what has become of it after some time."""
     master = pump.nodes[0].engine.member
-    outcome = master.membership.change_cluster(name, None, "4.1")
+    result = master.membership.change_cluster(name, None, "4.1")
     for _ in range(100):
-        if outcome.is_done or outcome.refusal:
+        if result.is_done or result.refusal:
             break
         pump.run(0.1)
-        outcome = master.membership.change_cluster(name, None, "4.1")
-    return outcome
+        result = master.membership.change_cluster(name, None, "4.1")
+    return result
 
 
 def test_refused_while_migrations_are_due() -> None:
@@ -101,8 +101,8 @@ def test_below_the_switch_one_version_is_compared(trio: list[FakeNode]) -> None:
 
 def test_only_the_master_obeys(trio: list[FakeNode]) -> None:
     """PIM-44: no other member begins the change."""
-    outcome = trio[1].engine.member.membership.change_cluster("wish", None, "4.1")
-    assert "not the master" in outcome.refusal
+    result = trio[1].engine.member.membership.change_cluster("wish", None, "4.1")
+    assert "not the master" in result.refusal
     assert versions(trio) == {"4.0"}
 
 

@@ -41,7 +41,7 @@ from whimbrel.wire.codec import (
     encode_request,
     encode_response,
 )
-from whimbrel.wire.customs import ClientMember, MemberVersion
+from whimbrel.wire.custom_types import ClientMember, MemberVersion
 from whimbrel.wire.frames import ANSWERS, BEGIN, END, FINAL, NULL, UNFRAGMENTED, parse_message
 from whimbrel.wire.protocol_names import NAMES
 from whimbrel.wire.protocol_table import BY_TYPE, SHAPES, MessageShape, message_name

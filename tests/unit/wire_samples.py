@@ -20,7 +20,7 @@ from hazelcast.serialization.compact import FIELD_OPERATIONS, FieldDescriptor, F
 from hazelcast.serialization.data import Data
 
 from whimbrel.core.ids import Address
-from whimbrel.wire import customs
+from whimbrel.wire import custom_types
 from whimbrel.wire.protocol_table import Field, MessageShape
 
 _LIST = "list_"
@@ -54,8 +54,8 @@ class Samples:
         return self.of(field.type)
 
     def of(self, kind: str) -> Any:
-        if kind in customs.CUSTOM_FIELDS:
-            struct, fields = customs.CUSTOM_FIELDS[kind]
+        if kind in custom_types.CUSTOM_FIELDS:
+            struct, fields = custom_types.CUSTOM_FIELDS[kind]
             return struct(**{f.name: self.value(f) for f in fields})
         if kind.startswith(_LIST) and kind != "list_data_or_null":
             return [self.of(kind.removeprefix(_LIST)) for _ in range(self.random.randrange(4))]
@@ -134,7 +134,7 @@ class Samples:
         return dict(self._many("string", "string"))
 
     def _endpoint_map(self) -> dict[Any, Any]:
-        return {customs.EndpointQualifier(i, None): self.of("Address") for i in range(2)}
+        return {custom_types.EndpointQualifier(i, None): self.of("Address") for i in range(2)}
 
 
 def client_value(kind: str, value: Any) -> Any:
@@ -161,7 +161,7 @@ def client_value(kind: str, value: Any) -> Any:
     return _CLIENT_STRUCTS[kind](value) if kind in _CLIENT_STRUCTS else value
 
 
-def _client_member(value: customs.ClientMember) -> MemberInfo:
+def _client_member(value: custom_types.ClientMember) -> MemberInfo:
     return MemberInfo(
         client_value("Address", value.address),
         client_value("uuid", value.uuid),
@@ -176,12 +176,12 @@ def _client_member(value: customs.ClientMember) -> MemberInfo:
     )
 
 
-def _client_view(view: customs.SimpleEntryView) -> ClientEntryView:
-    times = [getattr(view, f.name) for f in customs.CUSTOM_FIELDS["SimpleEntryView"][1][2:]]
+def _client_view(view: custom_types.SimpleEntryView) -> ClientEntryView:
+    times = [getattr(view, f.name) for f in custom_types.CUSTOM_FIELDS["SimpleEntryView"][1][2:]]
     return ClientEntryView(Data(bytearray(view.key)), Data(bytearray(view.value)), *times)
 
 
-def _client_anchors(value: customs.AnchorDataListHolder) -> ClientAnchors:
+def _client_anchors(value: custom_types.AnchorDataListHolder) -> ClientAnchors:
     return ClientAnchors(
         value.anchor_page_list, client_value("entries_data_data", value.anchor_data_list)
     )
@@ -205,12 +205,14 @@ _CLIENT_STRUCTS: dict[str, Any] = {
 }
 
 
-def schema_pair(count: int) -> tuple[customs.Schema, Schema]:
+def schema_pair(count: int) -> tuple[custom_types.Schema, Schema]:
     """The same schema, ours and the client's, with ``count`` fields of all kinds in turn."""
     kinds = [kind for kind in FieldKind if FIELD_OPERATIONS[kind] is not None]
-    ours = [customs.FieldDescriptor(f"f{i:02}", int(kinds[i % len(kinds)])) for i in range(count)]
+    ours = [
+        custom_types.FieldDescriptor(f"f{i:02}", int(kinds[i % len(kinds)])) for i in range(count)
+    ]
     theirs = [FieldDescriptor(f.field_name, FieldKind(f.kind)) for f in ours]
-    return customs.Schema("type", ours), Schema("type", theirs)
+    return custom_types.Schema("type", ours), Schema("type", theirs)
 
 
 def plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from whimbrel.config import parse_address
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.membership.promotion import error_of
+from whimbrel.core.membership.role_change import error_of
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.safety import (
     Answer,

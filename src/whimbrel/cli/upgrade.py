@@ -1,4 +1,4 @@
-"""``whimbrel upgrade``: raises the version of the cluster's ways."""
+"""``whimbrel upgrade``: raises the version of the cluster."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from whimbrel.errors import (
 )
 from whimbrel.serialization.compact import CompactSchema
 from whimbrel.serialization.uuids import uuid_text
-from whimbrel.wire.customs import ClientMember, Schema
+from whimbrel.wire.custom_types import ClientMember, Schema
 
 MAP_SERVICE = "hz:impl:mapService"
 CALLS_PER_LINK_MAX = 8

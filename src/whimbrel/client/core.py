@@ -17,7 +17,7 @@ from whimbrel.core.partition.hashing import HASH_SEED, partition_hash, partition
 from whimbrel.errors import AuthenticationError, GridError, ProtocolError
 from whimbrel.serialization.data import DATA_HEADER_BYTES
 from whimbrel.wire.codec import decode_event, decode_response, encode_request
-from whimbrel.wire.customs import ClientMember
+from whimbrel.wire.custom_types import ClientMember
 from whimbrel.wire.errors import decode_errors, exception_of
 from whimbrel.wire.frames import ANSWERS, AUTHENTICATED, EVENT, PRELUDE, MessageSplitter, RawMessage
 from whimbrel.wire.protocol_table import ERROR_TYPE

@@ -164,7 +164,7 @@ _CLUSTER = (
         "cluster.version",
         "core",
         "cluster_version",
-        "Ways of a cluster that this member founds: 4.0 has one table version and migrates one "
+        "Version of a cluster that this member founds: 4.0 has one table version and migrates one "
         "partition at a time; whoever joins a cluster follows the cluster's",
         ("4.1", "4.0"),
     ),

@@ -19,9 +19,9 @@ from whimbrel.core.ids import (
 )
 
 CLUSTER_VERSION = "4.1"
-"""The newest ways of the cluster this code knows (PIM-41 to PIM-44)."""
+"""The newest version of a cluster that this code knows (PIM-41 to PIM-44)."""
 CLUSTER_VERSIONS = ("4.0", CLUSTER_VERSION)
-"""All ways that this code knows, oldest first."""
+"""All versions that this code knows, oldest first."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class MemberList(msgspec.Struct, frozen=True, dict=True):
     """The versioned member list, oldest first. The first member is the master (ADL, M2).
 
     What the whole cluster must agree on travels in it, so that a new master and a joiner know:
-    the cluster state, the version of the cluster's ways, and who is missing.
+    the cluster state, the version of the cluster, and who is missing.
     """
 
     version: int
@@ -78,7 +78,7 @@ class MemberList(msgspec.Struct, frozen=True, dict=True):
     """A uuid made anew at each founding and kept from then on, on both sides of a split too."""
     state: ClusterState = ClusterState.ACTIVE
     cluster_version: Name = CLUSTER_VERSION
-    """``4.0``: one table version and serial migrations; from ``4.1`` on the ways of paper 07."""
+    """``4.0``: one table version and serial migrations; from ``4.1`` on the mode of paper 07."""
     missing: tuple[MemberInfo, ...] = ()
     """Members that left while joining was forbidden; their seats are kept (GCM-09).
 

@@ -111,7 +111,7 @@ class CoreSettings(msgspec.Struct, frozen=True):
     cluster_name: str = "dev"
     partition_count: int = 271
     cluster_version: str = "4.1"
-    """Ways of a cluster that this member founds; one that it joins has its own (PIM-41)."""
+    """Version of a cluster that this member founds; one that it joins has its own (PIM-41)."""
     plan_depth: str = "needed"
     """``needed``: rows are as deep as the deepest live backup count; ``deep``: always seven."""
     member_group: str = "member"

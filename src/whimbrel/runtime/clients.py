@@ -1,4 +1,4 @@
-"""The data port: who calls is told by the first bytes; then a client or a member is served.
+"""Accepts connections at the data port: the first bytes decide between a client and a member.
 
 Bytes go to the engine as they arrive, answers leave once per turn of the loop. Nothing here
 reads a client message; member frames are only split and told apart.
@@ -45,7 +45,7 @@ CHECK_S = 1.0
 """How often silent connections are looked for."""
 
 
-class DoorHost(Protocol):
+class AcceptorHost(Protocol):
     """What the data port needs of its node."""
 
     @property
@@ -64,7 +64,7 @@ class DoorHost(Protocol):
         ...
 
     @property
-    def guard(self) -> Guard:
+    def engine_scope(self) -> EngineScope:
         """A context in which engine code runs."""
         ...
 
@@ -94,7 +94,7 @@ class DoorHost(Protocol):
         ...
 
 
-class Guard:
+class EngineScope:
     """Runs engine code: outputs are carried out afterwards, an exception stops the member.
 
     One object serves all: it keeps no state between enter and exit.
@@ -118,15 +118,15 @@ class Guard:
         return False
 
 
-class Served(asyncio.Protocol):
-    """Base of the three states of an incoming connection."""
+class AcceptedConnection(asyncio.Protocol):
+    """Base of a connection that is accepted as a client's or a member's."""
 
-    def __init__(self, door: Door, transport: asyncio.Transport, source: str) -> None:
-        self.door = door
+    def __init__(self, acceptor: Acceptor, transport: asyncio.Transport, source: str) -> None:
+        self.acceptor = acceptor
         self.transport = transport
         self.source = source
         """Host of the other side."""
-        self.opened_s = door.loop.time()
+        self.opened_s = acceptor.loop.time()
 
     def close(self) -> None:
         """End it once everything written has been sent."""
@@ -137,25 +137,25 @@ class Served(asyncio.Protocol):
         self.transport.abort()
 
 
-class Caller(asyncio.Protocol):
-    """A connection whose first bytes have not told yet who calls."""
+class UndecidedConnection(asyncio.Protocol):
+    """A connection whose first bytes have not decided yet whose it is."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, acceptor: Acceptor) -> None:
+        self._acceptor = acceptor
         self._bytes = b""
         self.opened_s = 0.0
         self.transport: asyncio.Transport | None = None
         self.source = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the caller."""
+        """Note the connection."""
         # a cast: transports of other loops are no subclasses of asyncio's
         self.transport = cast("asyncio.Transport", transport)
         remote = transport.get_extra_info("peername")
         self.source = str(remote[0]) if remote else "unknown"
-        self.opened_s = self._door.loop.time()
+        self.opened_s = self._acceptor.loop.time()
         _keep_alive(self.transport)
-        self._door.called(self)
+        self._acceptor.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Decide as soon as the bytes allow it."""
@@ -164,33 +164,35 @@ class Caller(asyncio.Protocol):
             return
         for prelude in PRELUDES:
             if self._bytes.startswith(prelude):
-                self._door.decided(self, prelude, self._bytes)
+                self._acceptor.decided(self, prelude, self._bytes)
                 return
         if not any(prelude.startswith(self._bytes) for prelude in PRELUDES):
-            self._door.refused(self, self._bytes)
+            self._acceptor.refused(self, self._bytes)
 
     def connection_lost(self, problem: Exception | None) -> None:
         """It went away undecided."""
         self.transport = None
-        self._door.gone(self)
+        self._acceptor.gone(self)
 
 
-class ClientConnection(Served):
+class ClientConnection(AcceptedConnection):
     """A client: bytes in, bytes out."""
 
-    def __init__(self, door: Door, transport: asyncio.Transport, source: str, conn: int) -> None:
-        super().__init__(door, transport, source)
+    def __init__(
+        self, acceptor: Acceptor, transport: asyncio.Transport, source: str, conn: int
+    ) -> None:
+        super().__init__(acceptor, transport, source)
         self.conn = conn
         self.heard_us = now_us()
         """When bytes of it arrived last."""
-        transport.set_write_buffer_limits(high=door.host.settings.client_high_water_bytes)
+        transport.set_write_buffer_limits(high=acceptor.host.settings.client_high_water_bytes)
 
     def data_received(self, data: bytes) -> None:
         """Give the engine what has arrived."""
-        host = self.door.host
+        host = self.acceptor.host
         self.heard_us = moment_us = monotonic_ns() // 1_000  # as ``now_us``, without the call
         engine, reply = host.engine, None
-        try:  # not the guard: this is the path of every request
+        try:  # not ``engine_scope``: this is the path of every request
             engine.client_bytes(self.conn, data, moment_us, time_ns() // 1_000_000)
             reply = engine.take_reply(self.conn)
         except BaseException as problem:
@@ -202,26 +204,26 @@ class ClientConnection(Served):
 
     def pause_writing(self) -> None:
         """The client does not read: stop reading from it, and stop running its requests."""
-        self.door.host.count("clients_paused")
+        self.acceptor.host.count("clients_paused")
         if not self.transport.is_closing():
             self.transport.pause_reading()
-        host = self.door.host
-        with host.guard:
+        host = self.acceptor.host
+        with host.engine_scope:
             host.engine.client_paused(self.conn)
 
     def resume_writing(self) -> None:
         """The client reads again."""
         if not self.transport.is_closing():
             self.transport.resume_reading()
-        host = self.door.host
-        with host.guard:
+        host = self.acceptor.host
+        with host.engine_scope:
             host.engine.client_resumed(self.conn, now_us(), wall_ms())
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Tell the engine, unless it closed the connection itself."""
-        if self.door.clients.pop(self.conn, None) is not None:
-            host = self.door.host
-            with host.guard:
+        if self.acceptor.clients.pop(self.conn, None) is not None:
+            host = self.acceptor.host
+            with host.engine_scope:
                 host.engine.client_closed(self.conn)
 
     def send(self, data: bytes) -> None:
@@ -232,7 +234,7 @@ class ClientConnection(Served):
         transport = self.transport
         if transport.is_closing():
             return
-        host = self.door.host
+        host = self.acceptor.host
         if transport.get_write_buffer_size() > host.engine.client_backlog_limit_bytes:
             host.count("clients_cut_by_backlog")
             transport.abort()
@@ -240,11 +242,11 @@ class ClientConnection(Served):
         transport.write(data)
 
 
-class MemberConnection(Served):
+class MemberConnection(AcceptedConnection):
     """A member that sends to us: its greeting first, then frames."""
 
-    def __init__(self, door: Door, transport: asyncio.Transport, source: str) -> None:
-        super().__init__(door, transport, source)
+    def __init__(self, acceptor: Acceptor, transport: asyncio.Transport, source: str) -> None:
+        super().__init__(acceptor, transport, source)
         self._splitter = wire.FrameSplitter(wire.GREETING_BYTES_MAX)
         self.greeting: wire.Greeting | None = None
         self._data_sender: MemberId | None = None
@@ -269,9 +271,9 @@ class MemberConnection(Served):
 
         The clock is looked at after messages, and after data only when they are late already.
         """
-        host = self.door.host
+        host = self.acceptor.host
         moment_us, moment_ms = monotonic_ns() // 1_000, time_ns() // 1_000_000  # as the clock's
-        try:  # not the guard: this is the path of every write
+        try:  # not ``engine_scope``: this is the path of every write
             for number, (kind, payload) in enumerate(frames, 1):
                 sender = self._data_sender
                 if sender is not None and kind > wire.MESSAGE:
@@ -295,7 +297,7 @@ class MemberConnection(Served):
         self._rest = frames
         if not self.transport.is_closing():
             self.transport.pause_reading()
-        self.door.loop.call_soon(self._resume)
+        self.acceptor.loop.call_soon(self._resume)
 
     def _resume(self) -> None:
         """Go on with what was put off; also after the connection's end, as if it had come late."""
@@ -306,18 +308,18 @@ class MemberConnection(Served):
 
     def _refuse(self, problem: ProtocolError) -> None:
         """The sender breaks the protocol."""
-        host = self.door.host
+        host = self.acceptor.host
         host.count("link_protocol_errors")
         host.count(f"link_refused_{problem.reason}")
-        self.door.hint_once("member_connection_refused", self.source, str(problem))
+        self.acceptor.hint_once("member_connection_refused", self.source, str(problem))
         self.transport.abort()
 
     def connection_lost(self, problem: Exception | None) -> None:
         """The sender notices itself."""
-        self.door.members.pop(self, None)
+        self.acceptor.members.pop(self, None)
 
     def _frame(self, kind: int, payload: bytes, moment_us: int, moment_ms: int) -> None:
-        host = self.door.host
+        host = self.acceptor.host
         greeting = self.greeting
         if greeting is None:
             self._greet(kind, payload)
@@ -338,60 +340,60 @@ class MemberConnection(Served):
         if kind != wire.GREETING:
             raise ProtocolError("a member connection starts with a greeting", reason="order")
         self.greeting = wire.decode_greeting(payload)
-        if self.greeting.cluster_name == self.door.host.cluster_name:
+        if self.greeting.cluster_name == self.acceptor.host.cluster_name:
             self._data_sender = self.greeting.sender.id
         self._splitter.bytes_max = wire.LINK_FRAME_BYTES_MAX
-        answer = self.door.host.greeting(self.greeting.channel)
+        answer = self.acceptor.host.greeting(self.greeting.channel)
         self.transport.write(answer[len(wire.PRELUDE) :])
 
 
-class Door:
+class Acceptor:
     """All incoming connections of a node."""
 
-    def __init__(self, host: DoorHost, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, host: AcceptorHost, loop: asyncio.AbstractEventLoop) -> None:
         self.host = host
         self.loop = loop
         self.clients: dict[int, ClientConnection] = {}
         self.members: dict[MemberConnection, None] = {}
-        self._callers: dict[Caller, None] = {}
+        self._undecided: dict[UndecidedConnection, None] = {}
         self._numbers = itertools.count(1)
         self._hinted: dict[tuple[str, str], None] = {}
         self._check = loop.call_later(CHECK_S, self._close_silent)
 
-    def caller(self) -> Caller:
+    def new_connection(self) -> UndecidedConnection:
         """A protocol for a connection that was accepted."""
-        return Caller(self)
+        return UndecidedConnection(self)
 
     # -- deciding -------------------------------------------------------------------------
 
-    def called(self, caller: Caller) -> None:
-        """Somebody connected; when too many have not said who they are, the oldest must go."""
-        self._callers[caller] = None
-        if len(self._callers) > self.host.settings.undecided_max:
-            oldest = next(iter(self._callers))
-            del self._callers[oldest]
+    def opened(self, connection: UndecidedConnection) -> None:
+        """A connection was opened; when too many are undecided, the oldest must go."""
+        self._undecided[connection] = None
+        if len(self._undecided) > self.host.settings.undecided_max:
+            oldest = next(iter(self._undecided))
+            del self._undecided[oldest]
             self.host.count("connections_dropped_undecided")
             if oldest.transport is not None:
                 oldest.transport.abort()
 
-    def gone(self, caller: Caller) -> None:
-        """A caller went away, or was served."""
-        self._callers.pop(caller, None)
+    def gone(self, connection: UndecidedConnection) -> None:
+        """An undecided connection ended, or was decided."""
+        self._undecided.pop(connection, None)
 
-    def decided(self, caller: Caller, prelude: bytes, data: bytes) -> None:
-        """Serve a caller; its bytes so far come with it."""
-        self.gone(caller)
-        transport = caller.transport
+    def decided(self, connection: UndecidedConnection, prelude: bytes, data: bytes) -> None:
+        """Accept a connection; its bytes so far come with it."""
+        self.gone(connection)
+        transport = connection.transport
         if transport is None or transport.is_closing():
             return
         if prelude == CLIENT_PRELUDE:
-            self._serve_client(transport, caller.source, data)
+            self._serve_client(transport, connection.source, data)
             return
         if len(self.members) >= MEMBER_CONNECTIONS_MAX:
             self.host.count("members_refused_by_limit")
             transport.abort()
             return
-        member = MemberConnection(self, transport, caller.source)
+        member = MemberConnection(self, transport, connection.source)
         self.members[member] = None
         transport.set_protocol(member)
         member.data_received(data[len(prelude) :])
@@ -405,19 +407,19 @@ class Door:
         client = ClientConnection(self, transport, source, next(self._numbers))
         self.clients[client.conn] = client
         transport.set_protocol(client)
-        with self.host.guard:
+        with self.host.engine_scope:
             self.host.engine.client_opened(client.conn, source)
         client.data_received(data)
 
-    def refused(self, caller: Caller, data: bytes) -> None:
+    def refused(self, connection: UndecidedConnection, data: bytes) -> None:
         """Somebody speaks another protocol: close at once, say once what it looks like."""
-        self.gone(caller)
+        self.gone(connection)
         kind, text = _looks_like(data)
         self.host.count("connections_foreign")
         self.host.count(f"connections_foreign_{kind}")
-        self.hint_once("foreign_connection", caller.source, text)
-        if caller.transport is not None:
-            caller.transport.abort()
+        self.hint_once("foreign_connection", connection.source, text)
+        if connection.transport is not None:
+            connection.transport.abort()
 
     def hint_once(self, kind: str, source: str, text: str) -> None:
         """Log something about a source, once per kind and source."""
@@ -442,18 +444,18 @@ class Door:
 
     def close_all(self, at_once: bool = False) -> list[asyncio.Transport]:
         """End every connection; those that still have to send come back."""
-        everything: list[Served] = [*self.clients.values(), *self.members]
+        everything: list[AcceptedConnection] = [*self.clients.values(), *self.members]
         self.clients.clear()
         self.members.clear()
-        for caller in list(self._callers):
-            if caller.transport is not None:
-                caller.transport.abort()
-        for served in everything:
+        for connection in list(self._undecided):
+            if connection.transport is not None:
+                connection.transport.abort()
+        for accepted in everything:
             if at_once:
-                served.abort()
+                accepted.abort()
             else:
-                served.close()
-        return [served.transport for served in everything]
+                accepted.close()
+        return [accepted.transport for accepted in everything]
 
     def end(self) -> None:
         """No more checks; the port is closed."""
@@ -464,7 +466,7 @@ class Door:
         return {
             "connections_clients": len(self.clients),
             "connections_members": len(self.members),
-            "connections_undecided": len(self._callers),
+            "connections_undecided": len(self._undecided),
         }
 
     def _close_silent(self) -> None:
@@ -472,11 +474,11 @@ class Door:
         self._check = self.loop.call_later(CHECK_S, self._close_silent)
         timeout_s = self.host.settings.handshake_timeout_us / 1_000_000
         before_s = self.loop.time() - timeout_s
-        for caller in list(self._callers):
-            if caller.opened_s > before_s:
+        for connection in list(self._undecided):
+            if connection.opened_s > before_s:
                 break  # they stand in the order in which they came
-            if caller.transport is not None:
-                self._too_slow(caller.transport.abort)
+            if connection.transport is not None:
+                self._too_slow(connection.transport.abort)
         for member in list(self.members):
             if member.greeting is None and member.opened_s <= before_s:
                 self._too_slow(member.abort)
@@ -485,7 +487,7 @@ class Door:
     def _close_stuck_clients(self, timeout_s: float) -> None:
         """Clients that have not authenticated in time, or sent half a message and then nothing."""
         unfinished: list[tuple[int, bool]] = []
-        with self.host.guard:
+        with self.host.engine_scope:
             unfinished = self.host.engine.unfinished_clients()
         before_s = self.loop.time() - timeout_s
         heard_before_us = now_us() - int(timeout_s * 1_000_000)

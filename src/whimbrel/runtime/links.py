@@ -55,7 +55,7 @@ ADDRESSES_MAX = 512
 """Connections to addresses at once; messages beyond are dropped and counted."""
 
 
-class Outcome(enum.Enum):
+class ConnectResult(enum.Enum):
     """How an attempt to connect ended."""
 
     STANDS = 0
@@ -256,17 +256,17 @@ class PeerLink:
 
     async def _run(self) -> None:
         while not self.is_closed:
-            outcome = await self._attempt()
-            if outcome is Outcome.STANDS:
+            result = await self._attempt()
+            if result is ConnectResult.STANDS:
                 self._restored()
                 await self._broken.wait()
                 self._lost()
             else:
-                self._failed(outcome)
+                self._failed(result)
                 slow = self._failures >= FAST_ATTEMPTS
                 await asyncio.sleep(RECONNECT_SLOW_S if slow else RECONNECT_S)
 
-    async def _attempt(self) -> Outcome:
+    async def _attempt(self) -> ConnectResult:
         """Open both connections; both stand or none."""
         self._broken.clear()
         opened: list[Channel] = []
@@ -281,17 +281,17 @@ class PeerLink:
             if self._broken.is_set():
                 raise ConnectionResetError("one connection broke while the other was made")
         except TimeoutError:
-            outcome = Outcome.SILENT
+            result = ConnectResult.SILENT
         except ConnectionRefusedError:
-            outcome = Outcome.REFUSED
+            result = ConnectResult.REFUSED
         except OSError:
-            outcome = Outcome.BROKEN
+            result = ConnectResult.BROKEN
         else:
             self.channels = dict(zip(wire.CHANNELS, opened, strict=True))
-            return Outcome.STANDS
+            return ConnectResult.STANDS
         for channel in opened:
             channel.abort()
-        return outcome
+        return result
 
     def _channel_lost(self) -> None:
         self._broken.set()
@@ -318,14 +318,14 @@ class PeerLink:
         self._host.count("links_lost")
         self._host.stimulate(LinkLost(self.peer))
 
-    def _failed(self, outcome: Outcome) -> None:
-        if outcome is not Outcome.SILENT:
+    def _failed(self, result: ConnectResult) -> None:
+        if result is not ConnectResult.SILENT:
             self._failures += 1
         if self.is_unwanted:
             self.close()
             return
-        gone = outcome is Outcome.REFUSED or self._failures >= ATTEMPTS_MAX
-        if gone and not self._is_failed and outcome is not Outcome.SILENT:
+        gone = result is ConnectResult.REFUSED or self._failures >= ATTEMPTS_MAX
+        if gone and not self._is_failed and result is not ConnectResult.SILENT:
             self._is_failed = self._is_lost = True
             if self._waiting:
                 self._waiting.clear()

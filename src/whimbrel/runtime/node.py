@@ -30,11 +30,11 @@ from whimbrel.core.effects import (
     Stopped,
 )
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.membership.promotion import Then
+from whimbrel.core.membership.role_change import Then
 from whimbrel.core.model import MemberInfo, structures_in_words
 from whimbrel.core.stimuli import LeaveWanted, Started, Stimulus, TimerFired
 from whimbrel.errors import IllegalStateError, OperationError
-from whimbrel.runtime.clients import Door, Guard
+from whimbrel.runtime.clients import Acceptor, EngineScope
 from whimbrel.runtime.clock import now_us, wall_ms
 from whimbrel.runtime.identity import Identity, open_identity
 from whimbrel.runtime.links import LinkHost, Links
@@ -93,7 +93,7 @@ class Node:
         self.settings: RuntimeSettings = config.runtime
         self.cluster_name = config.core.cluster_name
         self.logger = logger or make_logger(config.runtime)
-        self.guard = Guard(self.crashed, self.flush_soon)
+        self.engine_scope = EngineScope(self.crashed, self.flush_soon)
         self.occupation = Occupation()
         self.counters: dict[str, float] = {}
         """Counters of the shell by name; the engine has its own."""
@@ -153,7 +153,9 @@ class Node:
             self.identity: Identity = open_identity(self.settings.data_dir, self.cluster_name)
             undo.callback(self.identity.release)
             self._build()
-            self._server = await self.loop.create_server(self.door.caller, sock=self.ports.data)
+            self._server = await self.loop.create_server(
+                self.acceptor.new_connection, sock=self.ports.data
+            )
             undo.pop_all()
         self._tick_due_s = self.loop.time()
         self._on_tick()
@@ -168,7 +170,7 @@ class Node:
         )
         self.links = Links(self.link_host)
         self.timers = Timers(self.loop, self._timer_fired)
-        self.door = Door(self, self.loop)
+        self.acceptor = Acceptor(self, self.loop)
         self._new_engine(self.settings.lite)
 
     def leave(self, cause: str | None = None) -> None:
@@ -180,7 +182,7 @@ class Node:
         if self.stopped.done():
             then(IllegalStateError("this member has ended"))
             return
-        with self.guard:
+        with self.engine_scope:
             self.engine.want_role(lite, then, now_us(), wall_ms())
 
     def stop_now(self, reason: str, exit_status: int = 1) -> None:
@@ -196,14 +198,14 @@ class Node:
         if self._tick is not None:
             self._tick.cancel()
         self.timers.clear()
-        self.door.end()
+        self.acceptor.end()
         if self._server is not None:
             self._server.close()
         if self._stop_admin is not None:
             stop, self._stop_admin = self._stop_admin, None
             await stop()
         cut = self._cuts
-        await self._drain([*self.links.close_all(cut), *self.door.close_all(cut)])
+        await self._drain([*self.links.close_all(cut), *self.acceptor.close_all(cut)])
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -264,7 +266,7 @@ class Node:
             raise OperationError(f"{ASKED_MAX} questions wait for their answers already")
         body = json.dumps(dict(arguments or {})).encode()
         call = 0
-        with self.guard:
+        with self.engine_scope:
             call = self.engine.ask(member, what, body, now_us(), wall_ms(), cause)
         future: asyncio.Future[Answered] = self.loop.create_future()
         self._asked[call] = future
@@ -285,7 +287,7 @@ class Node:
         return {
             **self.engine.metrics(),
             **{f"{name}_total": value for name, value in self.counters.items()},
-            **self.door.gauges(),
+            **self.acceptor.gauges(),
             **self.links.gauges(),
             **self.occupation.gauges(),
         }
@@ -324,7 +326,7 @@ class Node:
         """Hand something to the control plane."""
         if not self.stopped.done():
             moment_us = now_us()
-            with self.guard:
+            with self.engine_scope:
                 self.engine.handle(stimulus, moment_us, wall_ms())
             self.occupation.stepped(moment_us)
 
@@ -352,7 +354,7 @@ class Node:
         )
         self._stopped(Stopped(f"internal error: {problem!r}", EXIT_CRASHED))
         self.links.close_all(at_once=True)
-        self.door.close_all(at_once=True)
+        self.acceptor.close_all(at_once=True)
 
     # -- outputs --------------------------------------------------------------------------
 
@@ -382,11 +384,11 @@ class Node:
             self.crashed(problem)
 
     def _resume_input(self) -> None:
-        with self.guard:
+        with self.engine_scope:
             self.engine.resume_input(now_us(), wall_ms())
 
     def _to_client(self, output: ToClient) -> None:
-        client = self.door.clients.get(output.conn)
+        client = self.acceptor.clients.get(output.conn)
         if client is not None:
             client.send(output.data)
 
@@ -394,7 +396,7 @@ class Node:
         self.links.send_to(output.address, output.message, output.cause)
 
     def _close_client(self, output: CloseClient) -> None:
-        self.door.close_client(output.conn, output.reason)
+        self.acceptor.close_client(output.conn, output.reason)
 
     def _answered(self, output: Answered) -> None:
         future = self._asked.get(output.call)
@@ -405,7 +407,7 @@ class Node:
         self.subscriptions.tell(output.events)
 
     def _listen(self, wanted: bool) -> None:
-        with self.guard:
+        with self.engine_scope:
             self.engine.want_events(wanted, now_us(), wall_ms())
 
     def _listener_failed(self, problem: BaseException) -> None:
@@ -471,7 +473,7 @@ class Node:
         self.count("expulsions")
         self.timers.clear()
         self.links.close_all()
-        self.door.close_all(at_once=True)
+        self.acceptor.close_all(at_once=True)
         member = self.engine.member
         # Where nobody new may join, only its old uuid brings it back to its seat (GCM-09).
         if member.ctx.members.state.join_allowed:
@@ -539,12 +541,12 @@ class Node:
             self.count("stalls")
             self.hint("stalled", late_ms=int(late_s * 1000))
         moment_us = now_us()
-        with self.guard:
+        with self.engine_scope:
             self.engine.tick(moment_us, wall_ms())
         self.occupation.stepped(moment_us)
         self._tick_due_s = self.loop.time() + TICK_S
         self._tick = self.loop.call_later(TICK_S, self._on_tick)
-        with self.guard:
+        with self.engine_scope:
             self._look_ready()
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:

@@ -24,7 +24,7 @@ from whimbrel.core.effects import (
 )
 from whimbrel.core.ids import MemberId
 from whimbrel.core.member import Member
-from whimbrel.core.membership.promotion import Then
+from whimbrel.core.membership.role_change import Then
 from whimbrel.core.messages import DATA_CHANNEL, RegistryEntry
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.registry import MAP_KIND

@@ -32,7 +32,7 @@ from whimbrel.serving.hub import NOTIFY_GRID, Hub
 from whimbrel.serving.listeners import GRID, Listener, Listeners
 from whimbrel.serving.outputs import EventsTold
 from whimbrel.serving.views import with_correlation
-from whimbrel.wire import customs
+from whimbrel.wire import custom_types
 from whimbrel.wire.codec import encode_event
 
 EVENTS_PER_TURN_MAX = 50_000
@@ -195,7 +195,7 @@ def _encoded(kind: str, event: GridEvent) -> bytes:
     return b""
 
 
-def _state(state: MigrationState) -> customs.MigrationState:
-    return customs.MigrationState(
+def _state(state: MigrationState) -> custom_types.MigrationState:
+    return custom_types.MigrationState(
         state.started_ms, state.planned, state.completed, state.elapsed_ms
     )

@@ -20,9 +20,9 @@ from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scop
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Phase
 from whimbrel.wire.codec import decode_request, encode_response
-from whimbrel.wire.customs import DistributedObjectInfo, FieldDescriptor, Schema
+from whimbrel.wire.custom_types import DistributedObjectInfo, FieldDescriptor, Schema
+from whimbrel.wire.fast_codec import empty_response
 from whimbrel.wire.frames import AUTHENTICATED, RawMessage
-from whimbrel.wire.hot import empty_response
 from whimbrel.wire.protocol_table import BY_TYPE
 
 PRODUCT_VERSION = "5.7.0"

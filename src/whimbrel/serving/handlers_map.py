@@ -1,8 +1,8 @@
 """Requests to maps that belong to one partition: single keys, bulk calls, iteration.
 
 Knows how each map request's fields become a call of the map service and how its result becomes a
-response. The few requests that make up nearly all traffic have short cuts (``wire.hot``), the
-others go through the table codec.
+response. The few requests that make up nearly all traffic have short cuts (``wire.fast_codec``),
+the others go through the table codec.
 
 A write is answered when its synchronous backups have it. Where the settings say so, a backup-aware
 client that has its backup listener on this connection is answered at once with the number of
@@ -26,10 +26,8 @@ from whimbrel.serving.operations import Effect, Operation, RunInPartition, Scope
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
 from whimbrel.wire.codec import decode_request
-from whimbrel.wire.customs import SimpleEntryView
-from whimbrel.wire.field_codec import Fields
-from whimbrel.wire.frames import BACKUP_AWARE, RawMessage
-from whimbrel.wire.hot import (
+from whimbrel.wire.custom_types import SimpleEntryView
+from whimbrel.wire.fast_codec import (
     bool_response,
     data_response,
     decode_key_request,
@@ -37,6 +35,8 @@ from whimbrel.wire.hot import (
     empty_response,
     with_backup_acks,
 )
+from whimbrel.wire.field_codec import Fields
+from whimbrel.wire.frames import BACKUP_AWARE, RawMessage
 
 INT_MAX = 2**31 - 1
 NAMES_CACHED_MAX = 10_000

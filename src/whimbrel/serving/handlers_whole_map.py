@@ -23,8 +23,8 @@ from whimbrel.serving.server import Server
 from whimbrel.serving.session import IN_FLIGHT_MAX, Connection
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire.codec import decode_request
+from whimbrel.wire.fast_codec import empty_response
 from whimbrel.wire.frames import RawMessage
-from whimbrel.wire.hot import empty_response
 
 INT_MAX = 2**31 - 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.core.member import Member
-from whimbrel.core.membership.promotion import problem_of
+from whimbrel.core.membership.role_change import problem_of
 from whimbrel.errors import GridError, UsageError
 
 REPORTS_MAX = 100

@@ -52,8 +52,8 @@ from whimbrel.serving.shares import Shares
 from whimbrel.serving.views import Views
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire import errors as codes
+from whimbrel.wire.fast_codec import backup_event
 from whimbrel.wire.frames import RawMessage, message_bytes, parse_message
-from whimbrel.wire.hot import backup_event
 from whimbrel.wire.links import (
     ACKS,
     BACKUPS,

@@ -16,7 +16,7 @@ from whimbrel.serialization.uuids import uuid_bytes
 from whimbrel.serving.hub import Hub
 from whimbrel.serving.session import Connection
 from whimbrel.wire.codec import encode_event, encode_response
-from whimbrel.wire.customs import ClientMember, MemberVersion
+from whimbrel.wire.custom_types import ClientMember, MemberVersion
 
 VIEW_INTERVAL_US = 100_000
 """Least time between two partition views."""

@@ -70,11 +70,11 @@ class Profile(msgspec.Struct, frozen=True):
     fault_gap_us: tuple[int, int] = (700_000, 12 * SECOND_US)
     """Least and greatest mean pause between two faults of one family."""
     cluster_version: str = "4.1"
-    """Ways of the cluster that the members found."""
+    """Version of the cluster that the members found."""
     step_rows_max: int = 512
     """Rows of the table in one step; most tables here are smaller."""
     serial_share: float = 0.0
-    """How often a cluster is founded with the ways of 4.0 instead."""
+    """How often a cluster is founded with the version 4.0 instead."""
     merge_policies: tuple[str, ...] = ("PutIfAbsent",)
     """Of the maps, one a run."""
     partial_joins: bool = False

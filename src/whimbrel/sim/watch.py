@@ -85,7 +85,7 @@ class Watch:
     def _probe_plans(self, host: Host, member: Member) -> None:
         """Also after a switch of the cluster version, when the room has built its parts anew."""
         migrations = member.migrations
-        follow_ways = migrations._follow_ways
+        follow_mode = migrations._follow_mode
 
         def probe() -> None:
             execution = migrations._loop.execution
@@ -100,12 +100,12 @@ class Watch:
 
         def probed_follow() -> None:
             before = migrations._loop
-            follow_ways()
+            follow_mode()
             if migrations._loop is not before:
                 probe()
 
         probe()
-        vars(migrations)["_follow_ways"] = probed_follow
+        vars(migrations)["_follow_mode"] = probed_follow
 
     def _probe_writes(self, host: Host, member: Member) -> None:
         dataplane = member.dataplane

@@ -23,7 +23,7 @@ from whimbrel.errors import (
     UnsupportedError,
     UsageError,
 )
-from whimbrel.wire.customs import ErrorHolder
+from whimbrel.wire.custom_types import ErrorHolder
 from whimbrel.wire.field_codec import value_codec
 from whimbrel.wire.frame_io import FrameReader, FrameWriter
 from whimbrel.wire.frames import RawMessage

@@ -1,7 +1,7 @@
 """Values of the client protocol to frames and back, by the type names of the table.
 
 A uuid is 16 big-endian bytes (text is accepted when writing), a Data its full bytes, a custom
-type one of the structs in ``customs``. No count or length that a peer announces is believed:
+type one of the structs in ``custom_types``. No count or length that a peer announces is believed:
 lists end at their END frame, packed lists have the length of their frame, and frames were
 bounded when they arrived.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from whimbrel.errors import ProtocolError
 from whimbrel.serialization.data import DATA_HEADER_BYTES
 from whimbrel.serialization.uuids import NIL_UUID, uuid_bytes
-from whimbrel.wire.customs import CUSTOM_FIELDS
+from whimbrel.wire.custom_types import CUSTOM_FIELDS
 from whimbrel.wire.frame_io import NOT_PLAIN, FrameReader, FrameWriter, frame_head
 from whimbrel.wire.frames import BEGIN, END, NULL
 from whimbrel.wire.protocol_table import FIXED_TYPES, Field

@@ -13,8 +13,8 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.newcomers import Newcomers
-from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
+from whimbrel.core.membership.pending_joiners import PendingJoiners
 from whimbrel.core.messages import ClaimAnswered, ClaimRequested
 from whimbrel.core.model import MemberInfo, MemberList
 
@@ -24,15 +24,15 @@ CLAIM_TIMER = "membership.claim"
 class Claim:
     """Both sides of a mastership claim: the claimant's and the asked member's."""
 
-    def __init__(self, room: Room, newcomers: Newcomers) -> None:
+    def __init__(self, membership: MembershipState, pending_joiners: PendingJoiners) -> None:
         """Begin without a claim.
 
         Args:
-            room: The membership room.
-            newcomers: Joiners that may be on a list we do not have.
+            membership: What the parts share.
+            pending_joiners: Joiners that may be on a list we do not have.
         """
-        self._room = room
-        self._newcomers = newcomers
+        self._membership = membership
+        self._pending_joiners = pending_joiners
         self._call = 0
         self._cause = ""
         self._rounds = 0
@@ -53,10 +53,10 @@ class Claim:
 
     def pursue(self) -> None:
         """All older members are suspected: claim, and finish when everybody asked agrees."""
-        room, ctx = self._room, self._room.ctx
-        if not room.is_claiming:
-            room.is_claiming = True
-            room.accepted = None
+        membership, ctx = self._membership, self._membership.ctx
+        if not membership.is_claiming:
+            membership.is_claiming = True
+            membership.accepted = None
             self._call = ctx.next_number()
             self._cause = ctx.cause
             self._rounds = 0
@@ -70,10 +70,10 @@ class Claim:
 
     def abandon(self) -> None:
         """An older member is heard again. Our heartbeats tell those who agreed."""
-        room, ctx = self._room, self._room.ctx
-        if not room.is_claiming:
+        membership, ctx = self._membership, self._membership.ctx
+        if not membership.is_claiming:
             return
-        room.is_claiming = False
+        membership.is_claiming = False
         ctx.disarm(CLAIM_TIMER)
         self._unlink(ctx.members)
         ctx.note("claim_abandoned")
@@ -85,10 +85,10 @@ class Claim:
         answers with a refusal lives and trusts an older one; it is asked on, because either
         its mind or our place in the older one's list will change.
         """
-        room, settings = self._room, self._room.ctx.settings
-        if not room.is_claiming:
+        membership, settings = self._membership, self._membership.ctx.settings
+        if not membership.is_claiming:
             return
-        room.ctx.resume(self._cause)
+        membership.ctx.resume(self._cause)
         self._rounds += 1
         if self._rounds * settings.call_timeout_us >= settings.claim_timeout_us:
             for info in (*self._electorate(), *self._outsiders()):
@@ -102,8 +102,8 @@ class Claim:
         Returns:
             False when the answer shows a newer list without us: we were removed.
         """
-        room, ctx = self._room, self._room.ctx
-        if not room.is_claiming or answer.call != self._call:
+        membership, ctx = self._membership, self._membership.ctx
+        if not membership.is_claiming or answer.call != self._call:
             return True
         if answer.list.version > self._newest.version:
             if answer.list.get(ctx.id) is None:
@@ -124,29 +124,29 @@ class Claim:
 
         It will not take the old master's list any more (see ``Discovery.may_install``).
         """
-        if self._room.is_claiming and call == self._call:
+        if self._membership.is_claiming and call == self._call:
             self._seeking[joiner.id] = joiner.started_us
 
     def on_link_failed(self, member: MemberId) -> None:
         """Somebody who is not on our list, and whom we asked, cannot be reached."""
-        if self._room.is_claiming and not self._room.ctx.is_member(member):
+        if self._membership.is_claiming and not self._membership.ctx.is_member(member):
             self._dropped[member] = None
 
     def _electorate(self) -> list[MemberInfo]:
         """Younger members of the newest list that we neither suspect nor dropped, oldest first."""
         ids = self._newest.ids()
-        younger = self._newest.members[ids.index(self._room.ctx.id) + 1 :]
+        younger = self._newest.members[ids.index(self._membership.ctx.id) + 1 :]
         return [
             info
             for info in younger
-            if info.id not in self._dropped and not self._room.detector.is_suspected(info.id)
+            if info.id not in self._dropped and not self._membership.detector.is_suspected(info.id)
         ]
 
     def _outsiders(self) -> list[MemberInfo]:
         """Joiners of whom we must know whether they were admitted before we conclude."""
         return [
             info
-            for info in self._newcomers.missing_in(self._newest)
+            for info in self._pending_joiners.missing_in(self._newest)
             if info.id not in self._dropped and info.id not in self._seeking
         ]
 
@@ -158,23 +158,23 @@ class Claim:
         """Close the links of this claim to whom it did not bring onto the list."""
         for member in self._linked:
             if members.get(member) is None:
-                self._room.drop_link(member)
+                self._membership.drop_link(member)
         self._linked = {}
 
     def _ask(self) -> None:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         for info in (*self._electorate(), *self._outsiders()):
             is_listed = ctx.is_member(info.id)
             # Our heartbeats do not go to members that only an answer told us of.
             if not self._has_agreed(info) or not is_listed:
-                self._room.want_link(info)
+                self._membership.want_link(info)
                 if not is_listed:
                     self._linked[info.id] = None
                 ctx.send(info.id, ClaimRequested(ctx.members.version, self._call))
         ctx.arm(CLAIM_TIMER, ctx.settings.call_timeout_us)
 
     def _maybe_conclude(self) -> None:
-        room, ctx = self._room, self._room.ctx
+        membership, ctx = self._membership, self._membership.ctx
         electorate = self._electorate()
         if self._outsiders() or not all(map(self._has_agreed, electorate)):
             return
@@ -192,7 +192,7 @@ class Claim:
             newest.with_members(members), version=newest.version + max(1, jump)
         )
         self._unlink(claimed)
-        room.install(claimed)
+        membership.install(claimed)
 
     # -- asked ----------------------------------------------------------------------------
 
@@ -214,11 +214,11 @@ class Claim:
 
         A claimant that we agreed to and that died before it was done binds us no longer.
         """
-        accepted = self._room.accepted
-        if accepted is not None and self._room.detector.is_suspected(accepted):
-            self._room.accepted = None
+        accepted = self._membership.accepted
+        if accepted is not None and self._membership.detector.is_suspected(accepted):
+            self._membership.accepted = None
         for claimant, call in list(self._refused.items()):
-            if not self._room.ctx.is_member(claimant):
+            if not self._membership.ctx.is_member(claimant):
                 del self._refused[claimant]
             elif self.may_follow(claimant):
                 self._accept(claimant, call)
@@ -228,8 +228,8 @@ class Claim:
         if master == sender:
             return
         self._refused.pop(sender, None)
-        if self._room.accepted == sender:
-            self._room.accepted = None
+        if self._membership.accepted == sender:
+            self._membership.accepted = None
 
     def may_follow(self, claimant: MemberId) -> bool:
         """Whether we would agree to a member's claim now.
@@ -237,20 +237,24 @@ class Claim:
         Not one that we suspect: its claim may be a late word of a dead member, and by then we may
         have agreed to the next one.
         """
-        room = self._room
-        if room.phase is not Phase.MEMBER or room.is_claiming or not room.ctx.is_member(claimant):
+        membership = self._membership
+        if (
+            membership.phase is not MemberPhase.MEMBER
+            or membership.is_claiming
+            or not membership.ctx.is_member(claimant)
+        ):
             return False
-        if room.detector.is_suspected(claimant):
+        if membership.detector.is_suspected(claimant):
             return False
-        older = room.older_than(claimant)
-        return room.ctx.id not in older and all(map(room.detector.is_suspected, older))
+        older = membership.older_than(claimant)
+        return membership.ctx.id not in older and all(map(membership.detector.is_suspected, older))
 
     def _accept(self, claimant: MemberId, call: int) -> None:
         self._refused.pop(claimant, None)
-        if claimant != self._room.ctx.master:
-            self._room.accepted = claimant
+        if claimant != self._membership.ctx.master:
+            self._membership.accepted = claimant
         self._answer(claimant, call, accepted=True)
 
     def _answer(self, claimant: MemberId, call: int, accepted: bool) -> None:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         ctx.send(claimant, ClaimAnswered(accepted, ctx.members, call))

@@ -1,4 +1,4 @@
-"""Changing what the whole cluster agreed on: its state, and the version of its ways (PIM-31).
+"""Changing what the whole cluster agreed on: its state and its version (PIM-31).
 
 A change is a transaction of the master: every member stands still under a lock, the master checks
 that all stand on the same table and list, and the next member list brings the change to everybody.
@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
 from whimbrel.core.messages import (
     StateConfirmAnswered,
     StateConfirmRequested,
@@ -30,11 +30,11 @@ LOCK_TIMER = "membership.state_lock"
 CHANGE_TIMER = "membership.state_change"
 LOCK_CALLS_MAX = 4
 """A member that does not answer in so many call time-outs makes the change fail."""
-OUTCOMES_MAX = 100
-"""Outcomes remembered for whoever asks again; the oldest are forgotten."""
+RESULTS_MAX = 100
+"""Results remembered for whoever asks again; the oldest are forgotten."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class StateChangeResult(msgspec.Struct, frozen=True):
     """What became of a wished change; neither done nor refused while it is under way."""
 
     is_done: bool = False
@@ -45,8 +45,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Whether the reason passes by itself in a moment, so that another wish is worth trying."""
 
 
-UNDER_WAY = Outcome()
-DONE = Outcome(is_done=True)
+UNDER_WAY = StateChangeResult()
+DONE = StateChangeResult(is_done=True)
 
 
 class Table(Protocol):
@@ -140,26 +140,28 @@ class Transaction:
         """When our own lock ends, which is before any other member's does."""
         self.rounds = 0
         self.refusal = DONE
-        """The outcome, once the change is off."""
+        """The result, once the change is off."""
         self.without_data: list[tuple[PartitionId, MemberId]] = []
 
 
 class ClusterStates:
     """Both sides of a change: the master's transaction and every member's lock."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, membership: MembershipState) -> None:
         """Begin unlocked."""
-        self._room = room
+        self._membership = membership
         self.table: Table = _NoTable()
         """The migration room; set by the member."""
         self._lock = ""
         """The transaction that holds our lock, empty when none does."""
         self._transaction: Transaction | None = None
-        self._outcomes: dict[str, Outcome] = {}
+        self._results: dict[str, StateChangeResult] = {}
 
     # -- the wish -------------------------------------------------------------------------
 
-    def change(self, name: str, state: ClusterState | None, version: str | None) -> Outcome:
+    def change(
+        self, name: str, state: ClusterState | None, version: str | None
+    ) -> StateChangeResult:
         """As master, begin a change, or tell what became of it; may be repeated.
 
         Args:
@@ -167,13 +169,13 @@ class ClusterStates:
             state: The wished cluster state, None to leave it as it is (GCM-11).
             version: The wished cluster version, None to leave it as it is (PIM-44).
         """
-        room, ctx = self._room, self._room.ctx
-        known = self._outcomes.get(name)
+        membership, ctx = self._membership, self._membership.ctx
+        known = self._results.get(name)
         if known is not None:
             return known
         if self._transaction is not None and self._transaction.name == name:
             return UNDER_WAY
-        if room.phase is not Phase.MEMBER or not ctx.is_master:
+        if membership.phase is not MemberPhase.MEMBER or not ctx.is_master:
             return _passing("this member is not the master; ask again")
         if self._transaction is not None or self._is_locked():
             return self._remember(name, _refused("another change of the cluster is under way"))
@@ -202,19 +204,19 @@ class ClusterStates:
             self._confirm(transaction)
         else:
             self._begin(transaction)
-        return self._outcomes.get(name, UNDER_WAY)
+        return self._results.get(name, UNDER_WAY)
 
-    def _remember(self, name: str, outcome: Outcome) -> Outcome:
-        self._outcomes[name] = outcome
-        while len(self._outcomes) > OUTCOMES_MAX:
-            del self._outcomes[next(iter(self._outcomes))]
-        return outcome
+    def _remember(self, name: str, result: StateChangeResult) -> StateChangeResult:
+        self._results[name] = result
+        while len(self._results) > RESULTS_MAX:
+            del self._results[next(iter(self._results))]
+        return result
 
     # -- the master's side ----------------------------------------------------------------
 
     def _begin(self, transaction: Transaction) -> None:
         """Phase one: stand still, and ask everybody to stand still on the same list and table."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         transaction.list_version = ctx.members.version
         transaction.mark = self.table.table_mark()
         transaction.until_us = ctx.now_us + ctx.settings.state_lock_lease_us
@@ -230,11 +232,11 @@ class ClusterStates:
     def _ask(self, transaction: Transaction) -> None:
         for member in transaction.waiting:
             self._ask_one(transaction, member)
-        self._room.ctx.arm(CHANGE_TIMER, self._room.ctx.settings.call_timeout_us)
+        self._membership.ctx.arm(CHANGE_TIMER, self._membership.ctx.settings.call_timeout_us)
 
     def _ask_one(self, transaction: Transaction, member: MemberId) -> None:
         """Send the question of the present stage to one member."""
-        ctx, name = self._room.ctx, transaction.name
+        ctx, name = self._membership.ctx, transaction.name
         ctx.resume(transaction.cause)
         if transaction.stage is Stage.LOCKING:
             lease_us = ctx.settings.state_lock_lease_us
@@ -253,12 +255,12 @@ class ClusterStates:
         if transaction is None or sender not in transaction.waiting:
             return
         if answer.reason:
-            info = self._room.ctx.members.get(sender)
+            info = self._membership.ctx.members.get(sender)
             place = sender if info is None else info.address
-            outcome = Outcome(
+            result = StateChangeResult(
                 refusal=f"member {place}: {answer.reason}", is_passing=answer.is_passing
             )
-            self._roll_back(transaction, outcome)
+            self._roll_back(transaction, result)
             return
         del transaction.waiting[sender]
         transaction.without_data += [(pid, sender) for pid in answer.without_data]
@@ -295,7 +297,7 @@ class ClusterStates:
 
     def _commit(self, transaction: Transaction) -> None:
         """Phase two: everything checked once more under all the locks, the next list commits."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         members = ctx.members
         if ctx.now_us >= transaction.until_us:
             self._roll_back(transaction, _refused("the members' locks have run out; try again"))
@@ -312,7 +314,7 @@ class ClusterStates:
             ours = [(pid, ctx.id) for pid in self.table.seats_without_data()]
             self.table.note_without_data([*ours, *transaction.without_data])
         transaction.stage = Stage.COMMITTING
-        self._room.install(
+        self._membership.install(
             msgspec.structs.replace(
                 members,
                 version=members.version + 1,
@@ -326,37 +328,37 @@ class ClusterStates:
     def _confirm(self, transaction: Transaction) -> None:
         """Wait until every member has the list; those that leave are not waited for."""
         transaction.stage = Stage.CONFIRMING
-        transaction.list_version = self._room.ctx.members.version
-        transaction.waiting = dict.fromkeys(self._room.ctx.others())
+        transaction.list_version = self._membership.ctx.members.version
+        transaction.waiting = dict.fromkeys(self._membership.ctx.others())
         self._ask(transaction)
         self._proceed()
 
     def _roll_back(
-        self, transaction: Transaction, outcome: Outcome, silent: Sequence[MemberId] = ()
+        self, transaction: Transaction, result: StateChangeResult, silent: Sequence[MemberId] = ()
     ) -> None:
         """The change is off: give back every lock; the old state stands.
 
         Who is silent is told as well, but not waited for: its lease ends without our help.
         """
         transaction.stage = Stage.UNLOCKING
-        transaction.refusal = outcome
+        transaction.refusal = result
         transaction.rounds = 0
-        transaction.waiting = dict.fromkeys(self._room.ctx.others())
+        transaction.waiting = dict.fromkeys(self._membership.ctx.others())
         self._ask(transaction)
         for member in silent:
             transaction.waiting.pop(member, None)
         self._release()
         self._proceed()
 
-    def _end(self, transaction: Transaction, outcome: Outcome) -> None:
-        ctx = self._room.ctx
+    def _end(self, transaction: Transaction, result: StateChangeResult) -> None:
+        ctx = self._membership.ctx
         self._transaction = None
         ctx.disarm(CHANGE_TIMER)
-        self._remember(transaction.name, outcome)
-        if outcome.refusal:
+        self._remember(transaction.name, result)
+        if result.refusal:
             cause = ctx.cause  # maybe that of a list which ends the change
             ctx.resume(transaction.cause)
-            ctx.note("state_change_refused", "warning", reason=outcome.refusal)
+            ctx.note("state_change_refused", "warning", reason=result.refusal)
             ctx.resume(cause)
 
     def on_change_timer(self) -> None:
@@ -364,12 +366,12 @@ class ClusterStates:
         transaction = self._transaction
         if transaction is None:
             return
-        self._room.ctx.resume(transaction.cause)
+        self._membership.ctx.resume(transaction.cause)
         transaction.rounds += 1
         if transaction.stage is Stage.LOCKING and transaction.rounds >= LOCK_CALLS_MAX:
             silent = tuple(transaction.waiting)
-            outcome = _refused(f"{len(silent)} members do not answer; try again")
-            self._roll_back(transaction, outcome, silent)
+            result = _refused(f"{len(silent)} members do not answer; try again")
+            self._roll_back(transaction, result, silent)
         elif transaction.stage is Stage.UNLOCKING and transaction.rounds >= LOCK_CALLS_MAX:
             # Who is silent gives its lock back by itself, when its lease ends.
             self._end(transaction, transaction.refusal)
@@ -387,19 +389,19 @@ class ClusterStates:
     def on_lock_requested(self, sender: MemberId, request: StateLockRequested) -> None:
         """Stand still for our master, if we stand where it stands (PIM-31)."""
         name = request.transaction
-        outcome = self._objection(sender, request)
-        if outcome.refusal:
-            answer = StateLockAnswered(name, outcome.refusal, (), outcome.is_passing)
+        result = self._objection(sender, request)
+        if result.refusal:
+            answer = StateLockAnswered(name, result.refusal, (), result.is_passing)
         else:
             if self._lock != name:
                 self._take_lock(name, request.lease_us)
             answer = StateLockAnswered(name, "", self.table.seats_without_data())
-        self._room.ctx.send(sender, answer)
+        self._membership.ctx.send(sender, answer)
 
-    def _objection(self, sender: MemberId, request: StateLockRequested) -> Outcome:
+    def _objection(self, sender: MemberId, request: StateLockRequested) -> StateChangeResult:
         """Why we do not stand still, if we do not; the same lock again is fine."""
-        ctx = self._room.ctx
-        if sender != self._room.taken_master:
+        ctx = self._membership.ctx
+        if sender != self._membership.taken_master:
             return _passing("it takes another member for the master")
         if self._is_locked() and self._lock != request.transaction:
             return _refused("another change of the cluster is under way there")
@@ -416,17 +418,17 @@ class ClusterStates:
         """Give back the lock of this transaction; another one's stays."""
         if request.transaction == self._lock:
             self._release()
-        self._room.ctx.send(sender, StateUnlockAnswered(request.transaction))
+        self._membership.ctx.send(sender, StateUnlockAnswered(request.transaction))
 
     def on_confirm_requested(self, sender: MemberId, request: StateConfirmRequested) -> None:
         """Say that we have the list; without it there is no answer, and it comes again."""
-        if self._room.ctx.members.version >= request.list_version:
-            self._room.ctx.send(sender, StateConfirmAnswered(request.transaction))
+        if self._membership.ctx.members.version >= request.list_version:
+            self._membership.ctx.send(sender, StateConfirmAnswered(request.transaction))
 
     def on_lock_timer(self) -> None:
         """The lease is over: whoever locked us is not heard any more."""
         transaction = self._transaction
-        self._room.ctx.note("state_lock_expired", "warning", transaction=self._lock)
+        self._membership.ctx.note("state_lock_expired", "warning", transaction=self._lock)
         self._release()
         if transaction is not None and transaction.stage is Stage.LOCKING:
             self._roll_back(transaction, _refused("the members' locks have run out; try again"))
@@ -434,10 +436,10 @@ class ClusterStates:
     # -- the lock -------------------------------------------------------------------------
 
     def _is_locked(self) -> bool:
-        return self._room.ctx.now_us < self._room.ctx.transition_until_us
+        return self._membership.ctx.now_us < self._membership.ctx.transition_until_us
 
     def _take_lock(self, name: str, lease_us: int) -> None:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         self._lock = name
         ctx.transition_until_us = ctx.now_us + lease_us
         ctx.arm(LOCK_TIMER, lease_us)
@@ -448,8 +450,8 @@ class ClusterStates:
 
     def _forget_lock(self) -> None:
         self._lock = ""
-        self._room.ctx.transition_until_us = 0
-        self._room.ctx.disarm(LOCK_TIMER)
+        self._membership.ctx.transition_until_us = 0
+        self._membership.ctx.disarm(LOCK_TIMER)
 
     def before_list(self, new: MemberList) -> None:
         """A list is about to be installed: a lock is for one list, so it ends here.
@@ -465,25 +467,25 @@ class ClusterStates:
             self._end(transaction, _passing("the member list has changed meanwhile; try again"))
         elif transaction.stage is Stage.UNLOCKING:
             self._end(transaction, transaction.refusal)
-        elif new.master != self._room.ctx.id:
+        elif new.master != self._membership.ctx.id:
             self._end(transaction, _passing("the master has changed; ask again"))
 
     def after_list(self) -> None:
         """A list is installed: who has left it is not waited for."""
         transaction = self._transaction
         if transaction is not None and transaction.stage is Stage.CONFIRMING:
-            is_member = self._room.ctx.is_member
+            is_member = self._membership.ctx.is_member
             waiting = [member for member in transaction.waiting if is_member(member)]
             transaction.waiting = dict.fromkeys(waiting)
             self._proceed()
 
 
-def _refused(reason: str) -> Outcome:
-    return Outcome(refusal=reason)
+def _refused(reason: str) -> StateChangeResult:
+    return StateChangeResult(refusal=reason)
 
 
-def _passing(reason: str) -> Outcome:
-    return Outcome(refusal=reason, is_passing=True)
+def _passing(reason: str) -> StateChangeResult:
+    return StateChangeResult(refusal=reason, is_passing=True)
 
 
 def _objection_to_version(present: str, version: str | None) -> str:

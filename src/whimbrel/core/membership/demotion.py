@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.promotion import RoleChanges, refused, with_lite
-from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
+from whimbrel.core.membership.role_change import RoleChanges, refused, with_lite
 from whimbrel.core.messages import RoleChangeAnswered, RoleChangeRequested
 from whimbrel.core.model import MemberInfo
 from whimbrel.errors import IllegalStateError
@@ -23,14 +23,14 @@ LAST_DATA_MEMBER = "no other data member would be left to hold the data"
 class Demotions:
     """Members that are drained to become lite."""
 
-    def __init__(self, room: Room, roles: RoleChanges) -> None:
+    def __init__(self, membership: MembershipState, roles: RoleChanges) -> None:
         """Begin with none.
 
         Args:
-            room: The membership room.
+            membership: What the parts share.
             roles: Sends the answers.
         """
-        self._room = room
+        self._membership = membership
         self._roles = roles
         self._wanted: dict[MemberId, RoleChangeRequested] = {}
         roles.demote = self.on_request
@@ -41,7 +41,7 @@ class Demotions:
 
         A repeated request is also how the migration room is asked again.
         """
-        room, ctx = self._room, self._room.ctx
+        membership, ctx = self._membership, self._membership.ctx
         member = request.member
         info = ctx.members.get(member)
         if info is None or info.lite:
@@ -57,8 +57,8 @@ class Demotions:
             ctx.leaving = (*ctx.leaving, member)
             ctx.note("demotion_requested", member=member)
         self._wanted[member] = request
-        if room.on_leave_requested is not None:
-            room.on_leave_requested()
+        if membership.on_leave_requested is not None:
+            membership.on_leave_requested()
 
     def take(self, member: MemberId) -> bool:
         """A member is in no row any more: make it lite if that is what it waits for.
@@ -69,12 +69,16 @@ class Demotions:
         request = self._wanted.get(member)
         if request is None:
             return False
-        room, ctx = self._room, self._room.ctx
-        if room.phase is not Phase.MEMBER or not ctx.is_master or not ctx.is_member(member):
+        membership, ctx = self._membership, self._membership.ctx
+        if (
+            membership.phase is not MemberPhase.MEMBER
+            or not ctx.is_master
+            or not ctx.is_member(member)
+        ):
             return True
         self._forget(member)
         ctx.note("member_demoted", member=member)
-        room.install(with_lite(ctx.members, member, lite=True))
+        membership.install(with_lite(ctx.members, member, lite=True))
         self._roles.answer(member, RoleChangeAnswered(request.call, "", "", ctx.members))
         return True
 
@@ -84,8 +88,8 @@ class Demotions:
         if request is not None:
             self._forget(member)
             self._refuse(request, "the member is leaving")
-        if member not in self._room.ctx.leaving:
-            self.before_list(self._room.ctx.members.members, without=member)
+        if member not in self._membership.ctx.leaving:
+            self.before_list(self._membership.ctx.members.members, without=member)
 
     def before_list(self, members: Iterable[MemberInfo], without: MemberId | None = None) -> None:
         """A new list is about to come: call the demotions off when nobody else holds data."""
@@ -105,18 +109,18 @@ class Demotions:
 
     def _staying(self, members: Iterable[MemberInfo], without: MemberId | None) -> bool:
         """Whether some data member neither leaves nor is demoted."""
-        leaving = self._room.ctx.leaving
+        leaving = self._membership.ctx.leaving
         return any(
             not info.lite and info.id not in leaving and info.id != without for info in members
         )
 
     def _forget(self, member: MemberId) -> None:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         del self._wanted[member]
         ctx.leaving = tuple(item for item in ctx.leaving if item != member)
 
     def _refuse(self, request: RoleChangeRequested, reason: str) -> None:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         if ctx.is_member(request.member):
             answer = refused(request, IllegalStateError(f"it cannot become lite: {reason}"))
             self._roles.answer(request.member, answer)

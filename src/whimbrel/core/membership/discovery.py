@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
 from whimbrel.core.messages import (
     ClaimRequested,
     JoinRefused,
@@ -62,9 +62,9 @@ def new_cluster_id(ctx: Context) -> str:
 class Discovery:
     """The seeking member's side of discovery and joining."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, membership: MembershipState) -> None:
         """Begin with ``start``."""
-        self._room = room
+        self._membership = membership
         self._sights: dict[Address, Sight] = {}
         """Every address we probe, in probing order, with this round's finding."""
         self._named: dict[MemberId, tuple[bool, MemberInfo]] = {}
@@ -97,7 +97,7 @@ class Discovery:
             heard: Those that the incarnation before us gave way to; whoever is there is asked
                 like the others, and waited for until it is silent for the heartbeat time-out.
         """
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         self._cause = ctx.cause
         places = dict.fromkeys((*addresses, *heard))
         self._sights = {item: Sight.SILENT for item in places if item != ctx.me.address}
@@ -109,25 +109,25 @@ class Discovery:
 
     def stop(self) -> None:
         """We are a member now, or have ended."""
-        self._room.ctx.disarm(DISCOVERY_TIMER)
+        self._membership.ctx.disarm(DISCOVERY_TIMER)
 
     def on_timer(self) -> None:
         """See whether a round has ended, probe again; give up after the join time-out."""
-        settings = self._room.ctx.settings
-        self._room.ctx.resume(self._cause)
+        settings = self._membership.ctx.settings
+        self._membership.ctx.resume(self._cause)
         self._choose_target()
         self._maybe_end_round()
         if self._clear_rounds >= ROUNDS_TO_FOUND:
             self._found()
         elif self._probes * settings.discovery_interval_us > settings.join_timeout_us:
-            self._room.stop(self._failure(), 1)
+            self._membership.stop(self._failure(), 1)
         else:
             self._say_who_is_awaited()
             self._probe()
 
     def _say_who_is_awaited(self) -> None:
         """Once in a heartbeat time-out: a process that is stopped accepts, and says nothing."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         settings = ctx.settings
         period = max(1, settings.heartbeat_timeout_us // settings.discovery_interval_us)
         awaited = [f"{at} ({one.value})" for at, one in self._sights.items() if one not in CLEAR]
@@ -140,7 +140,7 @@ class Discovery:
 
         It is not what we were told to wait for: where nobody is left we go on by our own list.
         """
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         last_us = self._heard_from.get(address)
         return last_us is not None and ctx.now_us - last_us > ctx.settings.heartbeat_timeout_us
 
@@ -154,7 +154,7 @@ class Discovery:
         self._sights = dict.fromkeys(self._sights, Sight.SILENT)
 
     def _probe(self) -> None:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         self._named = {}
         self._probes += 1
         for address in self._sights:
@@ -163,7 +163,7 @@ class Discovery:
         ctx.arm(DISCOVERY_TIMER, ctx.settings.discovery_interval_us)
 
     def _found(self) -> None:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         ctx.note("cluster_founded", name=ctx.settings.cluster_name)
         founded = MemberList(
             1,
@@ -171,10 +171,10 @@ class Discovery:
             cluster_id=new_cluster_id(ctx),
             cluster_version=ctx.settings.cluster_version,
         )
-        self._room.install(founded)
+        self._membership.install(founded)
 
     def _failure(self) -> str:
-        seconds = self._room.ctx.settings.join_timeout_us / 1_000_000
+        seconds = self._membership.ctx.settings.join_timeout_us / 1_000_000
         if self._target is not None:
             why = f" ({self._refusal})" if self._refusal else ""
             return (
@@ -187,7 +187,7 @@ class Discovery:
 
     def on_probe(self, probe: ProbeRequested) -> None:
         """Somebody probes us while we seek; if it is not us, it is worth a look as well."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         if probe.sender.id == ctx.id:
             # The dialled address is another name of our own.
             if probe.asked is not None:
@@ -204,7 +204,7 @@ class Discovery:
 
     def on_answer(self, answer: ProbeAnswered) -> None:
         """Somebody answered our probe: a member, another seeker, or another cluster's member."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         address = answer.asked or answer.sender.address
         if address in self._heard_from:
             self._heard_from[address] = ctx.now_us
@@ -226,7 +226,7 @@ class Discovery:
 
     def on_unreachable(self, address: Address) -> None:
         """Nobody listens there, or did when the probe was sent: lately hearing it weighs more."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         heard_us = self._heard_us.get(address)
         is_fresh = heard_us is not None and ctx.now_us - heard_us <= ctx.settings.call_timeout_us
         if address in self._sights and not is_fresh:
@@ -236,7 +236,7 @@ class Discovery:
 
     def on_refused(self, sender: MemberId, refusal: JoinRefused) -> None:
         """The master will not have us: for good, or not yet."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         if self._target is None or self._target.id != sender:
             return
         if refusal.joiner not in (None, ctx.id):
@@ -245,7 +245,7 @@ class Discovery:
             self._refusal = refusal.reason
             ctx.note("join_refused", "warning", reason=refusal.reason, final=refusal.final)
         if refusal.final:
-            self._room.stop(f"the master refused us: {refusal.reason}", 1)
+            self._membership.stop(f"the master refused us: {refusal.reason}", 1)
 
     def _see_foreigner(self, address: Address, name: str) -> None:
         """An address of another cluster is like one where nobody listens."""
@@ -254,7 +254,7 @@ class Discovery:
         self._sights[address] = Sight.FOREIGN
         if address not in self._foreign:
             self._foreign[address] = name
-            self._room.ctx.note("foreign_cluster", "warning", address=str(address), name=name)
+            self._membership.ctx.note("foreign_cluster", "warning", address=str(address), name=name)
 
     def _see_seeker(self, address: Address, seeker: MemberInfo, has_answered: bool) -> None:
         """Take note of another seeker. One with a higher address counts once it has answered.
@@ -262,14 +262,14 @@ class Discovery:
         Before that it may not have heard of us, and may found the cluster though we would. Of two
         members the later one reaches the earlier one, so one of them knows what the other does.
         """
-        me = self._room.ctx.me
+        me = self._membership.ctx.me
         if (seeker.address, seeker.id) < (me.address, me.id):
             self._sights[address] = Sight.LOWER
         elif has_answered:
             self._sights[address] = Sight.HIGHER
         elif self._sights.get(address) is not Sight.HIGHER:
             self._sights[address] = Sight.SILENT
-        self._heard_us[address] = self._room.ctx.now_us
+        self._heard_us[address] = self._membership.ctx.now_us
         # Whoever named a master at this address has not noticed that its process is gone.
         for member in [one for one, named in self._named.items() if named[1].address == address]:
             del self._named[member]
@@ -283,7 +283,7 @@ class Discovery:
 
         It concludes without a list of that master that may be on its way to us.
         """
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         self._claimants.pop(claimant, None)
         self._claimants[claimant] = ctx.now_us
         if len(self._claimants) > CLAIMANTS_MAX:
@@ -301,7 +301,7 @@ class Discovery:
         A claim is over, one way or another, after the claim time-out; a master that still lives
         then publishes to us again, because we go on asking.
         """
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         since_us = ctx.now_us - ctx.settings.claim_timeout_us
         return not any(
             told_us >= since_us and members.master != claimant and members.get(claimant) is not None
@@ -311,7 +311,7 @@ class Discovery:
     # -- joining --------------------------------------------------------------------------
 
     def _request(self, claim: int = 0) -> JoinRequested:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         settings = ctx.settings
         return JoinRequested(settings.cluster_name, settings.partition_count, ctx.me, claim)
 
@@ -327,6 +327,6 @@ class Discovery:
             self._target = None
 
     def _ask_to_join(self) -> None:
-        if self._target is None or self._room.phase is not Phase.SEEKING:
+        if self._target is None or self._membership.phase is not MemberPhase.SEEKING:
             return
-        self._room.ctx.send_to(self._target.address, self._request())
+        self._membership.ctx.send_to(self._target.address, self._request())

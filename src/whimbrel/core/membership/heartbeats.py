@@ -8,7 +8,7 @@ it gets some, because two that suspect each other would otherwise stay silent fo
 from __future__ import annotations
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.room import Room
+from whimbrel.core.membership.membership_state import MembershipState
 from whimbrel.core.messages import Heartbeat
 
 HEARTBEAT_TIMER = "membership.heartbeat"
@@ -21,9 +21,9 @@ SUSPECTED_TIMEOUTS = 2
 class Heartbeats:
     """The periodic part of failure detection."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, membership: MembershipState) -> None:
         """Begin with ``start``."""
-        self._room = room
+        self._membership = membership
         self._due_us: int | None = None
         self._woken_us: int | None = None
         self._sent_us: dict[MemberId, int] = {}
@@ -44,13 +44,13 @@ class Heartbeats:
         Returns:
             Whether we have just woken from a pause in which we may have been removed.
         """
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         if self._due_us is None:
             return False
         late_us = ctx.now_us - self._due_us
         if late_us <= ctx.settings.heartbeat_interval_us:
             return False
-        self._room.detector.shift(late_us)
+        self._membership.detector.shift(late_us)
         self._due_us = ctx.now_us
         # Half the time-out: the others may by now have gone on without us.
         is_long = 2 * late_us >= ctx.settings.heartbeat_timeout_us
@@ -63,28 +63,32 @@ class Heartbeats:
         """Whether we lately woke from a pause long enough to have been removed meanwhile."""
         if self._woken_us is None:
             return False
-        span_us = WOKEN_TIMEOUTS * self._room.ctx.settings.heartbeat_timeout_us
-        return self._room.ctx.now_us - self._woken_us < span_us
+        span_us = WOKEN_TIMEOUTS * self._membership.ctx.settings.heartbeat_timeout_us
+        return self._membership.ctx.now_us - self._woken_us < span_us
 
     def on_timer(self) -> None:
         """Judge the others' silence, then say that we live."""
-        self._room.detector.expire()
+        self._membership.detector.expire()
         self.beat()
 
     def beat(self) -> None:
         """Send heartbeats and arm the timer for the next ones."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         interval_us = ctx.settings.heartbeat_interval_us
         pause_us = SUSPECTED_TIMEOUTS * ctx.settings.heartbeat_timeout_us
         if self._beat_us is not None:
             self.gap_longest_us = max(self.gap_longest_us, ctx.now_us - self._beat_us)
         self._beat_us = ctx.now_us
-        version, master, make = ctx.members.version, self._room.taken_master, self._room.make_census
+        version, master, make = (
+            ctx.members.version,
+            self._membership.taken_master,
+            self._membership.make_census,
+        )
         message = Heartbeat(version, master)
         others = ctx.others()
         self._sent_us = {member: self._sent_us.get(member, ctx.now_us) for member in others}
         for member in others:
-            is_suspected = self._room.detector.is_suspected(member)
+            is_suspected = self._membership.detector.is_suspected(member)
             if not is_suspected or ctx.now_us - self._sent_us[member] >= pause_us:
                 self._sent_us[member] = ctx.now_us
                 census = make() if member == master and make is not None else None

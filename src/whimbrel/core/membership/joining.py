@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import ADDRESS_TAKEN, IDENTITY_TAKEN
-from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
 from whimbrel.core.messages import (
     JoinersNoted,
     JoinersTold,
@@ -28,9 +28,9 @@ JOINERS_MAX = 1_000
 class Joining:
     """Takes join requests; every member answers them, only the master admits."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, membership: MembershipState) -> None:
         """Begin with nobody waiting."""
-        self._room = room
+        self._membership = membership
         self._waiting: dict[MemberId, JoinRequested] = {}
         self._causes: dict[MemberId, str] = {}
         """Of the first request of each of them."""
@@ -44,7 +44,7 @@ class Joining:
 
     def on_request(self, request: JoinRequested) -> None:
         """Refuse, redirect to the master, answer a repetition, or put on the waiting list."""
-        room, ctx = self._room, self._room.ctx
+        membership, ctx = self._membership, self._membership.ctx
         joiner = request.joiner
         if not ctx.is_master:
             self._redirect(joiner)
@@ -54,14 +54,14 @@ class Joining:
             ctx.note("join_refused", "warning", joiner=joiner.id, reason=refusal)
             ctx.send_to(joiner.address, JoinRefused(refusal, True, joiner.id))
             return
-        if (joiner.id, joiner.started_us) in room.over:
+        if (joiner.id, joiner.started_us) in membership.over:
             return  # sent before its end, on a connection that was slower
         if ctx.is_member(joiner.id):
             self._on_repetition(joiner)
             return
-        displaced = room.displaced_by(joiner)
+        displaced = membership.displaced_by(joiner)
         if displaced is not None:
-            room.detector.gone(displaced, ADDRESS_TAKEN)
+            membership.detector.gone(displaced, ADDRESS_TAKEN)
         if not self._may_join(joiner):
             self._forbid(joiner)
             return
@@ -79,7 +79,7 @@ class Joining:
 
     def on_noted(self, sender: MemberId, noted: JoinersNoted) -> None:
         """A member knows of these joiners; what it knows of earlier processes counts nothing."""
-        member = self._room.ctx.members.get(sender)
+        member = self._membership.ctx.members.get(sender)
         if member is None:
             return
         for info in noted.joiners:
@@ -89,7 +89,7 @@ class Joining:
 
     def on_timer(self) -> None:
         """The window closes: all who wait and are known to everybody come on one new list."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         if not ctx.is_master:
             for member in list(self._waiting):
                 self.forget(member)
@@ -103,13 +103,13 @@ class Joining:
 
     def follow(self) -> None:
         """A note came or a member went: admit if only that was missing."""
-        is_ready = self._is_due and bool(self._waiting) and self._room.ctx.is_master
+        is_ready = self._is_due and bool(self._waiting) and self._membership.ctx.is_master
         if is_ready and all(map(self._is_noted, self._waiting)):
             self._admit()
 
     def _admit(self) -> None:
         """Put those who are known to everybody on one new list, in the order of their requests."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         taken = {info.address for info in ctx.members.members}
         for member, request in list(self._waiting.items()):
             is_in = ctx.is_member(member) or request.joiner.address in taken
@@ -119,13 +119,13 @@ class Joining:
             request.joiner for member, request in self._waiting.items() if self._is_noted(member)
         ]
         # Who was told to go counts on this list: a joiner could take data that goes with it.
-        if not joiners or self._room.parting or self._is_changing():
+        if not joiners or self._membership.parting or self._is_changing():
             return
         ctx.resume(self._causes[joiners[0].id])
         for info in joiners:
             self.forget(info.id)
         members = ctx.members
-        self._room.install(members.with_members((*members.members, *joiners)))
+        self._membership.install(members.with_members((*members.members, *joiners)))
 
     def show_list(self, prober: MemberInfo) -> None:
         """Give our list to a member of it that never got it and is next to rule.
@@ -134,31 +134,35 @@ class Joining:
         heard, and its probes are heard; so it has to claim, and needs the list for that (M5, L1).
         The order of the list names who is shown it: one whose elders are all suspected.
         """
-        room, ctx = self._room, self._room.ctx
-        if room.phase is not Phase.MEMBER or room.is_claiming or room.accepted is not None:
+        membership, ctx = self._membership, self._membership.ctx
+        if (
+            membership.phase is not MemberPhase.MEMBER
+            or membership.is_claiming
+            or membership.accepted is not None
+        ):
             return
         listed = ctx.members.get(prober.id)
         if listed is None or listed.started_us != prober.started_us or prober.id == ctx.master:
             return
-        if all(map(room.detector.is_suspected, room.older_than(prober.id))):
+        if all(map(membership.detector.is_suspected, membership.older_than(prober.id))):
             ctx.send_to(prober.address, MembersPublished(ctx.members))
 
     # -- who may --------------------------------------------------------------------------
 
     def _is_changing(self) -> bool:
         """Whether the cluster state is just changing: nobody is admitted nor refused (GCM-08)."""
-        return self._room.ctx.state is ClusterState.IN_TRANSITION
+        return self._membership.ctx.state is ClusterState.IN_TRANSITION
 
     def _may_join(self, joiner: MemberInfo) -> bool:
         """Whether the state lets the joiner in; a missing member comes back (GCM-09)."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         return ctx.state.join_allowed or (
             not self._is_changing() and ctx.members.is_missing(joiner.id)
         )
 
     def _forbid(self, joiner: MemberInfo) -> None:
         """Tell a joiner that the state forbids it (GCM-05); it will ask again."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         if self._is_changing():
             return
         state = ctx.members.state
@@ -175,13 +179,13 @@ class Joining:
 
     def _unaware(self, joiner: MemberId) -> list[MemberId]:
         """Members that have to know of a waiting joiner and do not; suspected ones do not count."""
-        room, noted = self._room, self._noted[joiner]
+        membership, noted = self._membership, self._noted[joiner]
         return [
             info.id
-            for info in room.ctx.members.members
-            if info.id != room.ctx.id
+            for info in membership.ctx.members.members
+            if info.id != membership.ctx.id
             and noted.get(info.id) != info.started_us
-            and not room.detector.is_suspected(info.id)
+            and not membership.detector.is_suspected(info.id)
         ]
 
     def has_data_joiner(self) -> bool:
@@ -198,19 +202,19 @@ class Joining:
             for member in self._unaware(request.joiner.id):
                 unaware.setdefault(member, []).append(request.joiner)
         for member, joiners in unaware.items():
-            self._room.ctx.send(member, JoinersTold(tuple(joiners)))
+            self._membership.ctx.send(member, JoinersTold(tuple(joiners)))
 
     # -- cases ----------------------------------------------------------------------------
 
     def _redirect(self, joiner: MemberInfo) -> None:
-        ctx = self._room.ctx
-        master = self._room.taken_master
+        ctx = self._membership.ctx
+        master = self._membership.taken_master
         info = ctx.members.get(master) if master is not None else None
         ctx.send_to(joiner.address, ProbeAnswered(ctx.settings.cluster_name, ctx.me, info))
 
     def _objection(self, request: JoinRequested) -> str:
         """Why the joiner can never come in, as a sentence; empty when it may."""
-        ctx, joiner = self._room.ctx, request.joiner
+        ctx, joiner = self._membership.ctx, request.joiner
         settings = ctx.settings
         listed = ctx.members.get(joiner.id)
         if request.cluster_name != settings.cluster_name:
@@ -235,17 +239,17 @@ class Joining:
         Such a process has none of the data that the table says it has, so it is removed first
         and comes in with its next request (M4).
         """
-        if joiner.id == self._room.ctx.id:
+        if joiner.id == self._membership.ctx.id:
             return
-        listed = self._room.ctx.members.get(joiner.id)
+        listed = self._membership.ctx.members.get(joiner.id)
         if listed is not None and listed.started_us == joiner.started_us:
-            self._room.publish(joiner.id)
-        elif self._room.displaced_by(joiner) is not None:
-            self._room.detector.gone(joiner.id, IDENTITY_TAKEN)
+            self._membership.publish(joiner.id)
+        elif self._membership.displaced_by(joiner) is not None:
+            self._membership.detector.gone(joiner.id, IDENTITY_TAKEN)
 
     def _put_waiting(self, request: JoinRequested) -> None:
         """Add the joiner and close the window soon, but not later than its maximum."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         joiner = request.joiner
         known = self._waiting.get(joiner.id)
         is_new = known is None

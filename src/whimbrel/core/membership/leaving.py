@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.membership.joining import Joining
-from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
 from whimbrel.core.messages import GoodbyeTold, LeaveAllowed, LeaveRequested
 
 LEAVE_TIMER = "membership.leave"
@@ -24,14 +24,14 @@ a request under way to it when its connections end. Table news are coalesced by 
 class Leaving:
     """The leaver's and the master's side of a graceful leave."""
 
-    def __init__(self, room: Room, joining: Joining) -> None:
+    def __init__(self, membership: MembershipState, joining: Joining) -> None:
         """Begin with nobody leaving.
 
         Args:
-            room: The membership room.
+            membership: What the parts share.
             joining: Who waits to come in.
         """
-        self._room = room
+        self._membership = membership
         self._joining = joining
         self.is_wanted = False
         """Whether this member is on its way out."""
@@ -56,13 +56,13 @@ class Leaving:
 
         A member that holds no data (it is lite, or on no list yet) goes at once.
         """
-        room = self._room
-        if self.is_wanted or room.phase is Phase.ENDED:
+        membership = self._membership
+        if self.is_wanted or membership.phase is MemberPhase.ENDED:
             return
         self.is_wanted = True
-        self._cause = room.ctx.cause
-        room.ctx.note("leave_wanted")
-        if room.phase is not Phase.MEMBER or room.ctx.me.lite:
+        self._cause = membership.ctx.cause
+        membership.ctx.note("leave_wanted")
+        if membership.phase is not MemberPhase.MEMBER or membership.ctx.me.lite:
             self._finish()
         else:
             self._ask()
@@ -71,35 +71,37 @@ class Leaving:
         """Ask a new master at once instead of at the next repetition."""
         if (
             self.is_wanted
-            and self._room.phase is Phase.MEMBER
-            and not self._room.is_claiming
-            and self._room.taken_master != self._asked
+            and self._membership.phase is MemberPhase.MEMBER
+            and not self._membership.is_claiming
+            and self._membership.taken_master != self._asked
         ):
             self._ask()
 
     def on_timer(self) -> None:
         """Ask again, or give up when the time for leaving is over."""
-        settings = self._room.ctx.settings
-        if self._room.phase is not Phase.MEMBER:
+        settings = self._membership.ctx.settings
+        if self._membership.phase is not MemberPhase.MEMBER:
             return
-        self._room.ctx.resume(self._cause)
+        self._membership.ctx.resume(self._cause)
         self._rounds += 1
         self._last_call = 0
         if self._rounds * settings.leave_retry_us >= settings.leave_timeout_us:
             seconds = settings.leave_timeout_us / 1_000_000
-            self._room.stop(f"not allowed to leave within {seconds:g} s", 1)
+            self._membership.stop(f"not allowed to leave within {seconds:g} s", 1)
         else:
             self._ask()
 
     def on_allowed(self, sender: MemberId, allowed: LeaveAllowed) -> None:
         """The master says that we hold nothing; only our own identity counts (P12)."""
-        is_ours = allowed.member == self._room.ctx.id and sender == self._room.taken_master
+        is_ours = (
+            allowed.member == self._membership.ctx.id and sender == self._membership.taken_master
+        )
         if is_ours and self.is_wanted:
             self._on_permission(allowed.call, allowed.is_end)
 
     def _on_permission(self, call: int, is_end: bool) -> None:
         """Stay a moment longer; go if this answers what was asked after that moment."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         self._is_end = is_end
         if call:
             if call == self._last_call:
@@ -109,14 +111,14 @@ class Leaving:
 
     def on_grace_over(self) -> None:
         """Ask a last time: somebody who can take our data may have come, or another master."""
-        if self._room.phase is Phase.MEMBER:
-            self._last_call = self._room.ctx.next_number()
+        if self._membership.phase is MemberPhase.MEMBER:
+            self._last_call = self._membership.ctx.next_number()
             self._ask()
 
     def _ask(self) -> None:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         ctx.resume(self._cause)
-        self._asked = self._room.taken_master
+        self._asked = self._membership.taken_master
         ctx.arm(LEAVE_TIMER, ctx.settings.leave_retry_us)
         request = LeaveRequested(ctx.id, self._last_call)
         if ctx.is_master:
@@ -125,18 +127,18 @@ class Leaving:
             ctx.send(self._asked, request)
 
     def _finish(self) -> None:
-        room = self._room
-        room.ctx.broadcast(GoodbyeTold(room.ctx.id, self._is_end))
-        room.ctx.disarm(LEAVE_TIMER)
-        if room.on_left is not None:
-            room.on_left()
-        room.stop("left", 0, is_end=self._is_end)
+        membership = self._membership
+        membership.ctx.broadcast(GoodbyeTold(membership.ctx.id, self._is_end))
+        membership.ctx.disarm(LEAVE_TIMER)
+        if membership.on_left is not None:
+            membership.on_left()
+        membership.stop("left", 0, is_end=self._is_end)
 
     # -- master ---------------------------------------------------------------------------
 
     def on_request(self, sender: MemberId, request: LeaveRequested) -> None:
         """Keep the request and tell the migration room, which then allows it, again if need be."""
-        room, ctx = self._room, self._room.ctx
+        membership, ctx = self._membership, self._membership.ctx
         member = request.member
         info = ctx.members.get(member)
         if not ctx.is_master or sender != member or info is None:
@@ -144,7 +146,7 @@ class Leaving:
         self._calls = {item: call for item, call in self._calls.items() if ctx.is_member(item)}
         self._calls[member] = request.call
         self._causes = {item: self._causes.get(item, ctx.cause) for item in self._calls}
-        room.parting.pop(member, None)
+        membership.parting.pop(member, None)
         if info.lite:
             self.allow(member)
             return
@@ -153,8 +155,8 @@ class Leaving:
         if member not in ctx.leaving:
             ctx.leaving = (*ctx.leaving, member)
             ctx.note("leave_requested", member=member)
-        if room.on_leave_requested is not None:
-            room.on_leave_requested()
+        if membership.on_leave_requested is not None:
+            membership.on_leave_requested()
 
     def allow(self, member: MemberId) -> None:
         """The member is in no row: let it go. Ignored unless we are master and it is a member.
@@ -162,8 +164,12 @@ class Leaving:
         When all data members leave they take the data with them. Not so while a joiner waits
         that can have it: the permission then waits for the list with it, and for its copies.
         """
-        room, ctx = self._room, self._room.ctx
-        if room.phase is not Phase.MEMBER or not ctx.is_master or not ctx.is_member(member):
+        membership, ctx = self._membership, self._membership.ctx
+        if (
+            membership.phase is not MemberPhase.MEMBER
+            or not ctx.is_master
+            or not ctx.is_member(member)
+        ):
             return
         is_end = all(info.id in ctx.leaving for info in ctx.data_members())
         if is_end and self._joining.has_data_joiner():
@@ -172,7 +178,7 @@ class Leaving:
         call = self._calls.get(member, 0)
         if member != ctx.id:
             if call:
-                room.parting[member] = None
+                membership.parting[member] = None
             ctx.send(member, LeaveAllowed(member, call, is_end))
         elif self.is_wanted:
             self._on_permission(call, is_end)

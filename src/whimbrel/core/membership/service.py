@@ -21,19 +21,19 @@ from whimbrel.core.membership.cluster_state import (
     CHANGE_TIMER,
     LOCK_TIMER,
     ClusterStates,
-    Outcome,
+    StateChangeResult,
 )
 from whimbrel.core.membership.demotion import Demotions
 from whimbrel.core.membership.detector import ADDRESS_TAKEN, LEFT
 from whimbrel.core.membership.discovery import DISCOVERY_TIMER, Discovery
+from whimbrel.core.membership.expulsion import SEARCH_TIMER, Expulsion
 from whimbrel.core.membership.heartbeats import HEARTBEAT_TIMER, Heartbeats
 from whimbrel.core.membership.joining import JOIN_TIMER, Joining
 from whimbrel.core.membership.leaving import GRACE_TIMER, LEAVE_TIMER, Leaving
-from whimbrel.core.membership.newcomers import Newcomers
-from whimbrel.core.membership.parts import told_of
-from whimbrel.core.membership.promotion import ROLE_TIMER, RoleChanges, Then
-from whimbrel.core.membership.room import PUBLISH_TIMER, Phase, Room
-from whimbrel.core.membership.strangers import SEARCH_TIMER, Strangers
+from whimbrel.core.membership.membership_state import PUBLISH_TIMER, MemberPhase, MembershipState
+from whimbrel.core.membership.pending_joiners import PendingJoiners
+from whimbrel.core.membership.role_change import ROLE_TIMER, RoleChanges, Then
+from whimbrel.core.membership.split_brain import told_of
 from whimbrel.core.messages import (
     ClaimAnswered,
     ClaimRequested,
@@ -66,11 +66,12 @@ Handler = Callable[[MemberId, Address, Any], None]
 """Takes a message, given its sender and where it listens; each its own type."""
 
 
-class Membership(Room):
-    """The membership room of one member; owns ``ctx.members``.
+class Membership(MembershipState):
+    """The membership of one member; owns ``ctx.members``.
 
-    The member sets the callbacks of ``Room`` that it needs and feeds stimuli; every method is one
-    bounded step. An ended member (left, expelled, given up) takes no notice of anything.
+    The member sets the callbacks of ``MembershipState`` that it needs and feeds stimuli; every
+    method is one bounded step. An ended member (left, expelled, given up) takes no notice of
+    anything.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -84,32 +85,32 @@ class Membership(Room):
         self.heartbeats = Heartbeats(self)
         self.discovery = Discovery(self)
         self.joining = Joining(self)
-        self.newcomers = Newcomers(self)
-        self.claim = Claim(self, self.newcomers)
+        self.pending_joiners = PendingJoiners(self)
+        self.claim = Claim(self, self.pending_joiners)
         self.leave = Leaving(self, self.joining)
         self.roles = RoleChanges(self)
         self.demotions = Demotions(self, self.roles)
         self.leave.before_request = self.demotions.before_leave
-        self.strangers = Strangers(self, self.heartbeats)
+        self.expulsion = Expulsion(self, self.heartbeats)
         self.states = ClusterStates(self)
         self._messages: dict[type[Message], Handler] = {
             ProbeRequested: self._on_probe,
             ProbeAnswered: self._on_probe_answered,
             JoinRequested: self._on_join_requested,
-            JoinRefused: self._in(Phase.SEEKING, self.discovery.on_refused),
-            JoinersTold: self._in(Phase.MEMBER, self.newcomers.on_told),
-            JoinersNoted: self._in(Phase.MEMBER, self.joining.on_noted),
+            JoinRefused: self._in(MemberPhase.SEEKING, self.discovery.on_refused),
+            JoinersTold: self._in(MemberPhase.MEMBER, self.pending_joiners.on_told),
+            JoinersNoted: self._in(MemberPhase.MEMBER, self.joining.on_noted),
             MembersPublished: self._on_members,
             Heartbeat: self._on_heartbeat,
             SuspicionTold: self._on_suspicion,
             ClaimRequested: self._on_claim,
             ClaimAnswered: self._on_claim_answered,
-            LeaveRequested: self._in(Phase.MEMBER, self.leave.on_request),
-            LeaveAllowed: self._in(Phase.MEMBER, self.leave.on_allowed),
+            LeaveRequested: self._in(MemberPhase.MEMBER, self.leave.on_request),
+            LeaveAllowed: self._in(MemberPhase.MEMBER, self.leave.on_allowed),
             LeaveOrdered: self._on_leave_ordered,
             GoodbyeTold: self._on_goodbye,
             RoleChangeRequested: self._on_role_requested,
-            RoleChangeAnswered: self._in(Phase.MEMBER, self.roles.on_answer),
+            RoleChangeAnswered: self._in(MemberPhase.MEMBER, self.roles.on_answer),
         }
         states = self.states
         self._state_messages: dict[type[Message], Callable[[MemberId, Any], None]] = {
@@ -130,7 +131,7 @@ class Membership(Room):
             GRACE_TIMER: self.leave.on_grace_over,
             PUBLISH_TIMER: self._on_publish_timer,
             ROLE_TIMER: self.roles.on_timer,
-            SEARCH_TIMER: self.strangers.on_timer,
+            SEARCH_TIMER: self.expulsion.on_timer,
             LOCK_TIMER: states.on_lock_timer,
             CHANGE_TIMER: states.on_change_timer,
         }
@@ -146,9 +147,9 @@ class Membership(Room):
             join_addresses: Where members may be; our own and dead ones may be among them.
             heard: Where the members listen that the incarnation before this one gave way to.
         """
-        if self.phase is not Phase.IDLE:
+        if self.phase is not MemberPhase.IDLE:
             return
-        self.phase = Phase.SEEKING
+        self.phase = MemberPhase.SEEKING
         self.join_addresses = tuple(dict.fromkeys((*heard, *join_addresses)))
         self.discovery.start(join_addresses, heard)
         self._react()
@@ -161,7 +162,7 @@ class Membership(Room):
             address: Where the sender listens.
             message: One of the types of the membership part of ``core.messages``.
         """
-        if self.phase in (Phase.IDLE, Phase.ENDED):
+        if self.phase in (MemberPhase.IDLE, MemberPhase.ENDED):
             return
         handler = self._messages.get(type(message))
         check(handler is not None, "the membership room is given membership messages only")
@@ -173,7 +174,7 @@ class Membership(Room):
 
     def on_timer(self, key: str) -> None:
         """A timer of ours fired, in its current generation."""
-        if self.phase in (Phase.IDLE, Phase.ENDED):
+        if self.phase in (MemberPhase.IDLE, MemberPhase.ENDED):
             return
         check(key in self._timers, "the membership room is given membership timers only")
         self._notice_pause()
@@ -191,23 +192,27 @@ class Membership(Room):
 
     def on_link_failed(self, member: MemberId) -> None:
         """The link to a member broke and cannot be made again: it is suspected at once."""
-        if self.phase is Phase.MEMBER:
+        if self.phase is MemberPhase.MEMBER:
             self.detector.link_failed(member)
             self.claim.on_link_failed(member)
             self._react()
 
     def on_link_restored(self, member: MemberId) -> None:
         """A link stands again; what was lost on the way may have been our list."""
-        if self.phase is Phase.MEMBER:
+        if self.phase is MemberPhase.MEMBER:
             self.detector.link_restored(member)
             self._react()
-            if self.phase is Phase.MEMBER and self.ctx.is_master and self.ctx.is_member(member):
+            if (
+                self.phase is MemberPhase.MEMBER
+                and self.ctx.is_master
+                and self.ctx.is_member(member)
+            ):
                 self.publish(member)
                 self.states.link_restored(member)
 
     def on_address_unreachable(self, address: Address) -> None:
         """Nobody was reached at an address that a message was sent to."""
-        if self.phase is Phase.SEEKING:
+        if self.phase is MemberPhase.SEEKING:
             self.discovery.on_unreachable(address)
 
     # -- the member's wishes --------------------------------------------------------------
@@ -236,7 +241,7 @@ class Membership(Room):
 
     def change_cluster(
         self, wish: str, state: ClusterState | None = None, cluster_version: str | None = None
-    ) -> Outcome:
+    ) -> StateChangeResult:
         """As master, change what the whole cluster agreed on (GCM-11, PIM-44).
 
         Asked again under the same name it tells what has become of the wish; nothing is begun
@@ -245,17 +250,19 @@ class Membership(Room):
         Args:
             wish: A name that no other wish has.
             state: The new cluster state; None leaves it.
-            cluster_version: The new version of the cluster's ways; None leaves it.
+            cluster_version: The new version of the cluster; None leaves it.
         """
-        outcome = self.states.change(wish, state, cluster_version)
+        result = self.states.change(wish, state, cluster_version)
         self._react()
-        return outcome
+        return result
 
     # -- consequences ---------------------------------------------------------------------
 
     def install(self, new: MemberList) -> None:
-        """As in ``Room``; the first list also ends discovery and starts the heartbeats."""
-        is_first = self.phase is Phase.SEEKING
+        """As in ``MembershipState``; the first list also ends discovery and starts the
+        heartbeats.
+        """
+        is_first = self.phase is MemberPhase.SEEKING
         if is_first:
             self.discovery.stop()
         self.states.before_list(new)
@@ -264,19 +271,19 @@ class Membership(Room):
         else:
             self.demotions.resign()
         super().install(new)
-        self.newcomers.forget_listed()
-        if is_first and self.phase is Phase.MEMBER:
+        self.pending_joiners.forget_listed()
+        if is_first and self.phase is MemberPhase.MEMBER:
             self.heartbeats.start()
-            self.strangers.start()
+            self.expulsion.start()
         self.states.after_list()
 
     def stop(self, reason: str, exit_status: int, *, is_end: bool = False) -> None:
-        """As in ``Room``; nobody waits any longer for this member to change."""
+        """As in ``MembershipState``; nobody waits any longer for this member to change."""
         self.roles.give_up(f"this member has ended: {reason}")
         super().stop(reason, exit_status, is_end=is_end)
 
     def expel(self, reason: str) -> None:
-        """As in ``Room``; a member that was on its way out anyway just ends."""
+        """As in ``MembershipState``; a member that was on its way out anyway just ends."""
         if self.leave.is_wanted:
             self.stop(f"expelled while leaving: {reason}", 1)
         else:
@@ -284,7 +291,7 @@ class Membership(Room):
             super().expel(reason)
 
     def _react(self) -> None:
-        if self.phase is not Phase.MEMBER:
+        if self.phase is not MemberPhase.MEMBER:
             return
         ctx = self.ctx
         # Not ``older_than``: this runs with every message, and the first one is hardly suspected.
@@ -310,12 +317,12 @@ class Membership(Room):
         self.install(members.with_members(kept))
 
     def _on_publish_timer(self) -> None:
-        if self.phase is Phase.MEMBER and self.ctx.is_master:
+        if self.phase is MemberPhase.MEMBER and self.ctx.is_master:
             self.publish()
 
     # -- messages -------------------------------------------------------------------------
 
-    def _in(self, phase: Phase, take: Callable[[MemberId, Any], None]) -> Handler:
+    def _in(self, phase: MemberPhase, take: Callable[[MemberId, Any], None]) -> Handler:
         """A part's handler of a message that counts in one phase only."""
 
         def handle(sender: MemberId, address: Address, message: Message) -> None:
@@ -326,14 +333,14 @@ class Membership(Room):
 
     def _on_state_message(self, sender: MemberId, address: Address, message: Message) -> None:
         """About a change of the cluster state; only members of our list take part in one."""
-        if self.phase is Phase.MEMBER and self.ctx.is_member(sender):
+        if self.phase is MemberPhase.MEMBER and self.ctx.is_member(sender):
             self._state_messages[type(message)](sender, message)
 
     def _on_probe(self, sender: MemberId, address: Address, probe: ProbeRequested) -> None:
         ctx = self.ctx
         if probe.cluster_name != ctx.settings.cluster_name:
             ctx.note("foreign_probe", "warning", address=str(address), name=probe.cluster_name)
-        if self.phase is Phase.SEEKING:
+        if self.phase is MemberPhase.SEEKING:
             self.discovery.on_probe(probe)
         if probe.sender.id == ctx.id:
             return
@@ -348,15 +355,15 @@ class Membership(Room):
         self.joining.show_list(probe.sender)
 
     def _on_probe_answered(self, sender: MemberId, address: Address, answer: ProbeAnswered) -> None:
-        if self.phase is Phase.SEEKING:
+        if self.phase is MemberPhase.SEEKING:
             self.discovery.on_answer(answer)
         else:
-            self.strangers.on_answer(answer)
+            self.expulsion.on_answer(answer)
 
     def _on_join_requested(
         self, sender: MemberId, address: Address, request: JoinRequested
     ) -> None:
-        if self.phase is Phase.MEMBER:
+        if self.phase is MemberPhase.MEMBER:
             self.claim.on_seeking(request.joiner, request.claim)
             self.joining.on_request(request)
 
@@ -378,7 +385,7 @@ class Membership(Room):
         """Install a list: from our master, newer than ours, with us in it (M1)."""
         new, ours = message.list, self.ctx.members
         mine = new.get(self.ctx.id)
-        if self.phase is Phase.SEEKING:
+        if self.phase is MemberPhase.SEEKING:
             # An entry with another start is that of a process before us (M4). Others than the
             # master show it only to whom it is to be followed by (``Joining.show_list``).
             is_ours = mine is not None and mine.started_us == self.ctx.started_us
@@ -388,7 +395,7 @@ class Membership(Room):
         if sender != self.taken_master and not self._is_concluded_claim(sender, new):
             # Having agreed to a claim we wait for its outcome before we judge anybody.
             if self.accepted is None and not self.is_claiming and new.version > ours.version:
-                self.strangers.refuse(sender, address)
+                self.expulsion.refuse(sender, address)
             return
         if new.version == ours.version:
             check(new == ours, "two member lists of one master and version are the same")
@@ -397,15 +404,15 @@ class Membership(Room):
         if mine is not None:
             self.install(new)
         else:
-            self.strangers.on_told(sender, address, told_of(new))
+            self.expulsion.on_told(sender, address, told_of(new))
 
     def _on_heartbeat(self, sender: MemberId, address: Address, beat: Heartbeat) -> None:
-        if self.phase is Phase.SEEKING:
+        if self.phase is MemberPhase.SEEKING:
             self.discovery.on_heartbeat(sender, beat.master)
-        if self.phase is not Phase.MEMBER:
+        if self.phase is not MemberPhase.MEMBER:
             return
         if not self.ctx.is_member(sender):
-            self.strangers.tell(sender, address, beat.list_version)
+            self.expulsion.tell(sender, address, beat.list_version)
             return
         self.seat_taken(sender, beat.list_version)
         if beat.census is not None and self.on_census is not None:
@@ -415,27 +422,27 @@ class Membership(Room):
             self.publish(sender)
 
     def _on_suspicion(self, sender: MemberId, address: Address, told: SuspicionTold) -> None:
-        if self.phase is Phase.MEMBER:
-            self.strangers.on_told(sender, address, told)
+        if self.phase is MemberPhase.MEMBER:
+            self.expulsion.on_told(sender, address, told)
 
     def _on_claim(self, sender: MemberId, address: Address, request: ClaimRequested) -> None:
-        if self.phase is Phase.SEEKING:
+        if self.phase is MemberPhase.SEEKING:
             self.discovery.on_claim(sender, address, request)
-        if self.phase is not Phase.MEMBER:
+        if self.phase is not MemberPhase.MEMBER:
             return
         if self.ctx.is_member(sender):
             self.claim.on_request(sender, request)
         else:
-            self.strangers.tell(sender, address, request.list_version)
+            self.expulsion.tell(sender, address, request.list_version)
 
     def _on_claim_answered(self, sender: MemberId, address: Address, answer: ClaimAnswered) -> None:
-        if self.phase is Phase.MEMBER and not self.claim.on_answer(sender, answer):
-            self.strangers.on_told(sender, address, told_of(answer.list))
+        if self.phase is MemberPhase.MEMBER and not self.claim.on_answer(sender, answer):
+            self.expulsion.on_told(sender, address, told_of(answer.list))
 
     def _on_role_requested(
         self, sender: MemberId, address: Address, request: RoleChangeRequested
     ) -> None:
-        if self.phase is Phase.MEMBER:
+        if self.phase is MemberPhase.MEMBER:
             self.roles.on_request(sender, address, request)
 
     def _on_leave_ordered(self, sender: MemberId, address: Address, order: LeaveOrdered) -> None:

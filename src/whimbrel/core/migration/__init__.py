@@ -2,8 +2,8 @@
 
 ``service.Migrations`` is the face. The master's side is ``control_loop`` (order of stages),
 ``member_changes``, ``recovery``, ``repair``, ``plan_queue``, ``plan_execution``, ``publication``
-and ``progress``; a participant's side is ``source`` and ``destination``; ``keeper`` is where the
-table changes, ``mail`` how messages leave.
+and ``progress``; a participant's side is ``source`` and ``destination``; ``state_manager`` is where
+the table changes, ``loopback`` how messages leave, ``reporter`` what listeners hear.
 """
 
 from whimbrel.core.migration.service import Migrations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import StateAnswered
-from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.publication import Subscriber
+from whimbrel.core.migration.state_manager import PartitionStateManager
 
 ACCOUNT_TIMER = "migration.account"
 """Fires at once while a part of an account is still to be sent."""
@@ -20,9 +20,11 @@ class AccountTelling:
     migrations, as if the account had been asked for at that moment.
     """
 
-    def __init__(self, ctx: Context, keeper: TableKeeper, subscriber: Subscriber) -> None:
+    def __init__(
+        self, ctx: Context, manager: PartitionStateManager, subscriber: Subscriber
+    ) -> None:
         self._ctx = ctx
-        self._keeper = keeper
+        self._manager = manager
         self._subscriber = subscriber
         self._asked: tuple[MemberId, int] | None = None
         self._part = 0
@@ -39,13 +41,13 @@ class AccountTelling:
             self._asked = None
             return
         master, number = self._asked
-        table = self._keeper.table
+        table = self._manager.table
         pids: list[PartitionId] = []
         more = False
         if table.initialised:
             pids, more = table.part(self._part, self._ctx.settings.step_rows_max)
         completed = () if more else tuple(self._subscriber.completed)
-        active = () if more else tuple(one.migration for one in self._keeper.active.values())
+        active = () if more else tuple(one.migration for one in self._manager.active.values())
         image = table.image(pids)
         self._ctx.send(master, StateAnswered(number, image, completed, active, self._part, more))
         self._part += 1

@@ -15,15 +15,15 @@ from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.ids import EMPTY_ROW, REPLICA_SLOTS, MemberId, PartitionId, Row
 from whimbrel.core.jobs import Job, finish
-from whimbrel.core.migration.keeper import TableKeeper
-from whimbrel.core.migration.mail import Mail
+from whimbrel.core.migration.loopback import Loopback
 from whimbrel.core.migration.member_changes import departed, forfeited, reason_of
 from whimbrel.core.migration.plan_execution import DISPATCH_TIMER, PlanExecution
-from whimbrel.core.migration.progress import Ledger, Process
+from whimbrel.core.migration.progress import MigrationHistory, MigrationProcess
 from whimbrel.core.migration.publication import Publisher, Subscriber
 from whimbrel.core.migration.recovery import Recovery
 from whimbrel.core.migration.repair import Repair
-from whimbrel.core.migration.telling import Teller
+from whimbrel.core.migration.reporter import MigrationReporter
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import ClusterState, MemberList, Step
 from whimbrel.core.partition.assignment import assign, assigning
 from whimbrel.core.partition.groups import group_warnings, member_groups
@@ -54,7 +54,7 @@ _THE_END = object()
 
 @dataclass(frozen=True, slots=True)
 class LoopParts:
-    """What a control loop is made of; other ways of migrating have others (``serial.ways``)."""
+    """What a control loop is made of; other ways of migrating have others (``serial.mode``)."""
 
     publisher: type[Publisher] = Publisher
     recovery: type[Recovery] = Recovery
@@ -77,25 +77,27 @@ class ControlLoop:
         self,
         parts: LoopParts,
         ctx: Context,
-        keeper: TableKeeper,
+        manager: PartitionStateManager,
         subscriber: Subscriber,
-        mail: Mail,
+        loopback: Loopback,
         on_lost: Callable[[PartitionId, int], None],
         on_may_leave: Callable[[MemberId], None],
     ) -> None:
         self._ctx = ctx
-        self._keeper = keeper
+        self._manager = manager
         self._subscriber = subscriber
         self._on_may_leave = on_may_leave
         self._repairs_meanwhile = parts.repairs_meanwhile
-        self.teller = Teller(ctx)
-        self.ledger = Ledger(ctx.settings.history_max, self.teller)
+        self.reporter = MigrationReporter(ctx)
+        self.history = MigrationHistory(ctx.settings.history_max, self.reporter)
         owed: dict[PartitionId, dict[MemberId, None]] = {}
-        self.publisher = parts.publisher(ctx, keeper, owed)
-        self.recovery = parts.recovery(ctx, keeper)
-        self.repair = parts.repair(ctx, keeper, self.publisher, mail, owed, on_lost, self._decided)
-        self.execution = parts.execution(ctx, keeper, self.publisher, mail, self._decided)
-        self.repair.teller = self.execution.teller = self.teller
+        self.publisher = parts.publisher(ctx, manager, owed)
+        self.recovery = parts.recovery(ctx, manager)
+        self.repair = parts.repair(
+            ctx, manager, self.publisher, loopback, owed, on_lost, self._decided
+        )
+        self.execution = parts.execution(ctx, manager, self.publisher, loopback, self._decided)
+        self.repair.reporter = self.execution.reporter = self.reporter
         self.in_charge = False
         """Whether this member acts as master; it may still be fetching."""
         self.depth = DEPTH_DEFAULT
@@ -110,7 +112,7 @@ class ControlLoop:
         """Whether this run has given lost partitions new primaries."""
         self._repaired_us: int | None = None
         """When the rows of this run were repaired; None before."""
-        self._process: Process | None = None
+        self._process: MigrationProcess | None = None
         self._failed_plans = 0
         self._unevenness = 0
         """Sum of the squares of the numbers of primaries when they were last called uneven."""
@@ -146,9 +148,9 @@ class ControlLoop:
         self.execution.stop()
         self.publisher.stop()
         self._told_to_leave.clear()
-        for process in list(self.ledger.open):
+        for process in list(self.history.open):
             process.running = 0
-            self.ledger.close(process, self._ctx.now_us)
+            self.history.close(process, self._ctx.now_us)
         self._process = None
 
     def members_changed(self, old: MemberList, new: MemberList) -> None:
@@ -190,12 +192,12 @@ class ControlLoop:
         self._planning = False
         self._job = None
         self.execution.drop_rest()
-        busy = self.execution.flights or self.repair.is_promoting
-        if self._keeper.table.initialised and busy and self._ctx.state.promotion_allowed:
+        busy = self.execution.running_migrations or self.repair.is_promoting
+        if self._manager.table.initialised and busy and self._ctx.state.promotion_allowed:
             self._close_process()
             if self._repairs_meanwhile:
-                self._process = self.ledger.begin(reason, self._ctx.now_us, self._ctx.cause)
-                self.repair.run(self._process, self.execution.flights)
+                self._process = self.history.begin(reason, self._ctx.now_us, self._ctx.cause)
+                self.repair.run(self._process, self.execution.running_migrations)
 
     def retry_due(self) -> None:
         """The pause after a failed plan is over (ADL-50)."""
@@ -230,7 +232,7 @@ class ControlLoop:
             self.execution.advance()
             if self.execution.is_idle:
                 self._end_plan()
-        if not self.execution.flights and not self.repair.is_promoting:
+        if not self.execution.running_migrations and not self.repair.is_promoting:
             if self._due is not None and self._may_repair():
                 self._repair()
             is_next = self._process is not None and not self._planning and self._job is None
@@ -251,7 +253,7 @@ class ControlLoop:
 
     @property
     def _is_large(self) -> bool:
-        return self._keeper.table.partition_count > self._ctx.settings.step_rows_max
+        return self._manager.table.partition_count > self._ctx.settings.step_rows_max
 
     def _go_on_soon(self) -> None:
         """Have the next turn go on with what this step has left."""
@@ -266,7 +268,7 @@ class ControlLoop:
         """
         job = self._job
         if self.repair.has_rows_left:
-            self.repair.go_on(self.execution.flights)
+            self.repair.go_on(self.execution.running_migrations)
         elif self.publisher.has_parts_left:
             self.publisher.go_on()
             self.publisher.flush()
@@ -317,9 +319,9 @@ class ControlLoop:
         self._planned_leaving = self._ctx.leaving
         self._told_to_leave.clear()
         if self._process is None:
-            self._process = self.ledger.begin(reason, self._ctx.now_us, self._due_cause)
+            self._process = self.history.begin(reason, self._ctx.now_us, self._due_cause)
         self._resume()
-        if self._keeper.table.initialised:
+        if self._manager.table.initialised:
             self.repair.run(self._process, ())
         else:
             self._arrange_first()
@@ -347,7 +349,7 @@ class ControlLoop:
 
     def _replacing_lost(self) -> Job[None]:
         """Give partitions without any replica a new, empty primary (ADL-05)."""
-        lost = self.repair.lost_partitions() if self._keeper.table.initialised else []
+        lost = self.repair.lost_partitions() if self._manager.table.initialised else []
         if lost and self._groups():
             targets = yield from self._aims()
             primaries = {pid: targets[pid][0] for pid in lost}
@@ -359,12 +361,12 @@ class ControlLoop:
     def _plan(self) -> None:
         """Stage two: repartition, cancel cycles, decide kinds and order, queue (ADL-49)."""
         process = self._process
-        if process is None or not self._keeper.table.initialised or not self._groups():
+        if process is None or not self._manager.table.initialised or not self._groups():
             self._close_process()
             return
         self._begin(self._planning_of(process))
 
-    def _planning_of(self, process: Process) -> Job[None]:
+    def _planning_of(self, process: MigrationProcess) -> Job[None]:
         plan: list[tuple[PartitionId, tuple[Step, ...]]] = []
         for number, (pid, row, target) in enumerate((yield from self._differences()), 1):
             steps = plan_row(row, target)
@@ -392,7 +394,7 @@ class ControlLoop:
     def _differences(self) -> Job[list[tuple[PartitionId, Row, Row]]]:
         """The rows with a primary that are to change, and what is wanted instead."""
         found: list[tuple[PartitionId, Row, Row]] = []
-        targets, rows = (yield from self._aims()), self._keeper.table.rows
+        targets, rows = (yield from self._aims()), self._manager.table.rows
         for start in range(0, len(rows), ROWS_LOOKED):
             found += [
                 (PartitionId(pid), rows[pid], targets[pid])
@@ -427,12 +429,12 @@ class ControlLoop:
     def _targets(self) -> list[Row]:
         """The rows that repartitioning wants."""
         return assign(
-            self._keeper.table.rows, self._groups(), self.replica_depth, self._ctx.leaving
+            self._manager.table.rows, self._groups(), self.replica_depth, self._ctx.leaving
         )
 
     def _aims(self) -> Job[list[Row]]:
         """The same, in pieces when the table is large."""
-        table = self._keeper.table
+        table = self._manager.table
         if not self._is_large:
             return self._targets()
         changes = table.change_count
@@ -454,19 +456,19 @@ class ControlLoop:
         groups = self._groups()
         if not groups:
             return
-        count = self._keeper.table.partition_count
+        count = self._manager.table.partition_count
         targets = assign([EMPTY_ROW] * count, groups, self.replica_depth)
         for pid, row in enumerate(targets):
-            before = self._keeper.current_version(PartitionId(pid))
-            self._keeper.change(PartitionId(pid), row, before + filled_count(row))
+            before = self._manager.current_version(PartitionId(pid))
+            self._manager.change(PartitionId(pid), row, before + filled_count(row))
             self.publisher.stage_row(PartitionId(pid))
         self._ctx.note("migration.first_arrangement", partitions=count, groups=len(groups))
 
     # -- ends -----------------------------------------------------------------------------
 
-    def _decided(self, process: Process) -> None:
+    def _decided(self, process: MigrationProcess) -> None:
         """A migration or promotion of a process was decided."""
-        self.ledger.settle(process, self._ctx.now_us)
+        self.history.settle(process, self._ctx.now_us)
 
     def _resume(self) -> None:
         """The process goes on."""
@@ -475,7 +477,7 @@ class ControlLoop:
 
     def _close_process(self) -> None:
         if self._process is not None:
-            self.ledger.close(self._process, self._ctx.now_us)
+            self.history.close(self._process, self._ctx.now_us)
             self._process = None
 
     def _end_plan(self) -> None:
@@ -522,7 +524,7 @@ class ControlLoop:
         A few times only when it does not help: such a plan may first have had holders to level, but
         what goes on without levelling primaries would go on for ever (never a hot loop).
         """
-        count_of = self._keeper.table.primary_count
+        count_of = self._manager.table.primary_count
         counts = [count_of(member) for group in self._groups() for member in group]
         if not counts or max(counts) - min(counts) < 2:
             return
@@ -561,7 +563,7 @@ class ControlLoop:
             return True
         return (
             member in self._planned_leaving
-            and self._keeper.table.replica_count(member) == 0
+            and self._manager.table.replica_count(member) == 0
             and not self.execution.involves(member)
             and not self.publisher.unacknowledged
         )
@@ -592,7 +594,7 @@ class ControlLoop:
         behind = self.publisher.unacknowledged
         if behind:
             return f"{len(behind)} members have not acknowledged the table"
-        if not self._keeper.table.initialised:
+        if not self._manager.table.initialised:
             return "the partitions are not assigned yet"
         if self.postponed and state.promotion_allowed:
             return f"put off while the cluster state is {state}: {self.postponed}"
@@ -611,7 +613,10 @@ class ControlLoop:
             return f"the new master is fetching the table from {len(waiting)} members"
         for condition, reason in (
             (self.repair.is_promoting, "promotions are under way"),
-            (self.execution.flights or self.execution.queue.waiting_count, "migrations are due"),
+            (
+                self.execution.running_migrations or self.execution.queue.waiting_count,
+                "migrations are due",
+            ),
             (self._due is not None, "a new plan is due"),
             (self._process is not None, "a plan is under way"),
             (self._ctx.is_armed(RETRY_TIMER), "a failed plan will be tried again"),

@@ -19,10 +19,10 @@ from whimbrel.core.messages import (
     TransferAnswered,
     TransferSent,
 )
-from whimbrel.core.migration.keeper import ActiveMigration, Role, TableKeeper
-from whimbrel.core.migration.mail import Mail
+from whimbrel.core.migration.loopback import Loopback
 from whimbrel.core.migration.publication import Subscriber
 from whimbrel.core.migration.source import participant_refusal
+from whimbrel.core.migration.state_manager import ActiveMigration, PartitionStateManager, Role
 from whimbrel.core.model import MigrationInfo, Verdict
 from whimbrel.core.ports import FragmentHost
 from whimbrel.core.replication.transfer import Receiving
@@ -48,15 +48,15 @@ class DestinationSide:
         self,
         ctx: Context,
         host: FragmentHost,
-        keeper: TableKeeper,
+        manager: PartitionStateManager,
         subscriber: Subscriber,
-        mail: Mail,
+        loopback: Loopback,
     ) -> None:
         self._ctx = ctx
         self._host = host
-        self._keeper = keeper
+        self._manager = manager
         self._subscriber = subscriber
-        self._mail = mail
+        self._loopback = loopback
         self._refused: dict[PartitionId, str] = {}
         """Of each partition, the last migration whose commit was refused: its master takes that for
         the verdict, so whatever arrives later it is never committed here (ADL-18)."""
@@ -69,7 +69,7 @@ class DestinationSide:
 
     def sent(self, sender: MemberId, message: TransferSent) -> None:
         """Take in the next parts, or acknowledge a repeat."""
-        incoming = self._keeper.find(message.transfer, message.partition_id)
+        incoming = self._manager.find(message.transfer, message.partition_id)
         if not isinstance(incoming, Incoming) or incoming.receiving.member != sender:
             reason = "the migration is not active at its destination"
         else:
@@ -81,7 +81,7 @@ class DestinationSide:
 
     def _answer(self, sender: MemberId, transfer: str, sequence: int, reason: str) -> None:
         answer = TransferAnswered(Purpose.MIGRATION, transfer, sequence, not reason, reason)
-        self._mail.post(sender, answer)
+        self._loopback.post(sender, answer)
 
     def _open(self, sender: MemberId, message: MigrationOpened) -> str:
         """Check and register a migration; returns why it is refused, or an empty string."""
@@ -91,16 +91,16 @@ class DestinationSide:
             return "the migration is not one of the present master's"
         if migration.step.destination != self._ctx.id:
             return "this member is not the destination"
-        self._keeper.apply_carried(pid, message.completed)
-        mine = self._keeper.find(migration.id, pid)
+        self._manager.apply_carried(pid, message.completed)
+        mine = self._manager.find(migration.id, pid)
         if isinstance(mine, Incoming) and mine.receiving.member == sender:
             return ""  # a repeat
-        reason = participant_refusal(self._ctx, self._keeper, migration)
+        reason = participant_refusal(self._ctx, self._manager, migration)
         if reason:
             return reason
-        if self._keeper.table.row(pid)[0] != sender:
+        if self._manager.table.row(pid)[0] != sender:
             return "the sender is not the primary of the partition"
-        self._keeper.begin(Incoming(migration, Receiving(self._ctx, sender)))
+        self._manager.begin(Incoming(migration, Receiving(self._ctx, sender)))
         return ""
 
     # -- commit ---------------------------------------------------------------------------
@@ -111,21 +111,21 @@ class DestinationSide:
         if sender != self._ctx.master or migration.master != sender:
             self._ctx.note("migration.foreign_commit", "warning", sender=sender)
             return
-        self._keeper.apply_carried(migration.partition_id, message.completed)
+        self._manager.apply_carried(migration.partition_id, message.completed)
         reason = self._commit(migration)
         if reason:
             self._refused[migration.partition_id] = migration.id
         elif sender != self._ctx.id:
             self._subscriber.remember(migration)
         answer = MigrationCommitAnswered(migration.id, not reason, reason)
-        self._mail.post(sender, answer)
+        self._loopback.post(sender, answer)
 
     def _commit(self, migration: MigrationInfo) -> str:
         """Commit by versions; returns why not, or an empty string."""
         if migration.verdict is not Verdict.SUCCESS:
             return "only a successful migration can be committed"
         pid = migration.partition_id
-        local = self._keeper.current_version(pid)
+        local = self._manager.current_version(pid)
         if local == migration.final_version:
             return ""  # committed before; the answer was lost
         if local > migration.final_version:
@@ -134,12 +134,12 @@ class DestinationSide:
             return f"the partition version is {local}, not {migration.initial_version}"
         if self._refused.get(pid) == migration.id:
             return "its commit has been refused"
-        incoming = self._keeper.find(migration.id, pid)
+        incoming = self._manager.find(migration.id, pid)
         if not isinstance(incoming, Incoming):
             return "the migration is not active at its destination"
         if not incoming.complete:
             return "the destination has not received everything"
-        self._keeper.apply_completed(migration)
+        self._manager.apply_completed(migration)
         return ""
 
     # -- promotion ------------------------------------------------------------------------
@@ -153,12 +153,12 @@ class DestinationSide:
         if sender != self._ctx.master:
             self._ctx.note("migration.foreign_promotion", "warning", sender=sender)
             return
-        table = self._keeper.table
+        table = self._manager.table
         rows = list(table.rows_of(message.image))
         table.take_losses(message.image.losses)
-        taken = {row.partition_id: None for row in rows if self._keeper.apply_row(row)}
+        taken = {row.partition_id: None for row in rows if self._manager.apply_row(row)}
         if sender != self._ctx.id:
             for migration in message.migrations:
                 if migration.partition_id in taken:
                     self._subscriber.remember(migration)
-        self._mail.post(sender, PromotionAnswered(message.batch, True, ""))
+        self._loopback.post(sender, PromotionAnswered(message.batch, True, ""))

@@ -20,12 +20,12 @@ from whimbrel.core.messages import (
     MigrationDataAnswered,
     MigrationRequested,
 )
-from whimbrel.core.migration.keeper import TableKeeper, step_fits
-from whimbrel.core.migration.mail import Mail
+from whimbrel.core.migration.loopback import Loopback
 from whimbrel.core.migration.plan_queue import PlanQueue
-from whimbrel.core.migration.progress import Process
+from whimbrel.core.migration.progress import MigrationProcess
 from whimbrel.core.migration.publication import Publisher
-from whimbrel.core.migration.telling import Teller
+from whimbrel.core.migration.reporter import MigrationReporter
+from whimbrel.core.migration.state_manager import PartitionStateManager, step_fits
 from whimbrel.core.model import MigrationInfo, Step, Verdict
 from whimbrel.errors import InvariantViolation
 
@@ -34,15 +34,15 @@ EMPTY_PARALLEL_MAX = 512
 """Migrations a member takes part in at once while the grid holds nothing that could be copied."""
 
 
-class Phase(enum.StrEnum):
+class MigrationPhase(enum.StrEnum):
     """Where a running migration is, as the master sees it."""
 
     COPYING = "COPYING"
     COMMITTING = "COMMITTING"
 
 
-class Flight:
-    """A migration that was started and is not decided."""
+class RunningMigration:
+    """A migration that was started and is not decided, as the master sees it."""
 
     __slots__ = (
         "destination",
@@ -60,14 +60,14 @@ class Flight:
         migration: MigrationInfo,
         source: MemberId,
         destination: MemberId,
-        process: Process,
+        process: MigrationProcess,
         now_us: int,
     ) -> None:
         self.migration = migration
         self.source = source
         self.destination = destination
         self.process = process
-        self.phase = Phase.COPYING
+        self.phase = MigrationPhase.COPYING
         self.started_us = now_us
         self.sent_us = now_us
         self.is_counted = True
@@ -80,30 +80,30 @@ class PlanExecution:
     def __init__(
         self,
         ctx: Context,
-        keeper: TableKeeper,
+        manager: PartitionStateManager,
         publisher: Publisher,
-        mail: Mail,
-        on_decided: Callable[[Process], None],
+        loopback: Loopback,
+        on_decided: Callable[[MigrationProcess], None],
     ) -> None:
         self._ctx = ctx
-        self._keeper = keeper
+        self._manager = manager
         self._publisher = publisher
-        self._mail = mail
+        self._loopback = loopback
         self._on_decided = on_decided
         self.on_verdict: Callable[[MigrationInfo, int], None] | None = None
         """Told of each decided migration and of the microseconds since its start."""
         self.is_grid_empty: Callable[[], bool] = lambda: False
         """Whether no structure is known that could have entries."""
-        self.teller = Teller(ctx)
-        """Tells listeners; the control loop's."""
-        self.flights: dict[PartitionId, Flight] = {}
+        self.reporter = MigrationReporter(ctx)
+        """Reports to listeners; the control loop's."""
+        self.running_migrations: dict[PartitionId, RunningMigration] = {}
         """Running migrations; at most one per partition (inv P8)."""
         self._by_id: dict[str, PartitionId] = {}
         self.queue = PlanQueue(
             max(1, ctx.settings.migration_max_parallel),
-            lambda pid: keeper.table.rows[pid][0],
+            lambda pid: manager.table.rows[pid][0],
         )
-        self._process: Process | None = None
+        self._process: MigrationProcess | None = None
         self._next_start_us = 0
         self.failure = ""
         """Why the plan failed, empty while it has not: then nothing more is started (PIM-28)."""
@@ -113,21 +113,21 @@ class PlanExecution:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return not self.flights and self.queue.waiting_count == 0
+        return not self.running_migrations and self.queue.waiting_count == 0
 
     def involves(self, member: MemberId) -> bool:
         """Whether some undecided migration reads from, writes to or displaces a member."""
         return any(
-            member in (flight.source, flight.destination, flight.migration.step.source)
-            for flight in self.flights.values()
+            member in (running.source, running.destination, running.migration.step.source)
+            for running in self.running_migrations.values()
         )
 
     def stop(self) -> None:
         """Forget everything: this member is no longer master."""
         self.queue.drop()
-        for flight in self.flights.values():
-            self.queue.release(flight.source, flight.destination)
-        self.flights.clear()
+        for running in self.running_migrations.values():
+            self.queue.release(running.source, running.destination)
+        self.running_migrations.clear()
         self._by_id.clear()
         self.failure = ""
         self._process = None
@@ -138,13 +138,15 @@ class PlanExecution:
         """Queue a plan's steps; ``load`` must follow."""
         return self.queue.loading(plan, self.late)
 
-    def load(self, plan: Sequence[tuple[PartitionId, Sequence[Step]]], process: Process) -> None:
+    def load(
+        self, plan: Sequence[tuple[PartitionId, Sequence[Step]]], process: MigrationProcess
+    ) -> None:
         """Take over a plan whose steps are queued; they are counted in ``process``."""
         self.failure = ""
         self._process = process
         process.planned += sum(len(steps) for _, steps in plan)
         copied = (step.destination is not None for _, steps in plan for step in steps)
-        process.told = self.teller.begin(sum(copied))
+        process.reported = self.reporter.begin(sum(copied))
 
     def drop_rest(self) -> None:
         """Start nothing more of this plan; what runs goes on to its verdict (PIM-28)."""
@@ -162,7 +164,7 @@ class PlanExecution:
             if taken is None:
                 break
             self._start(*taken)
-        if self.queue.waiting_count and not self.flights:
+        if self.queue.waiting_count and not self.running_migrations:
             self._fail_plan("no migration of the plan can start")
         if self.failure:
             self.drop_rest()
@@ -194,101 +196,105 @@ class PlanExecution:
         """CLEAR needs no copying: the master decides it alone and publishes it (FN-3)."""
         while (taken := self.queue.take_clear()) is not None:
             pid, step = taken
-            version = self._keeper.current_version(pid)
+            version = self._manager.current_version(pid)
             migration = MigrationInfo(
                 self._ctx.next_name("clear"), pid, step, self._ctx.id, version, Verdict.SUCCESS
             )
             check(step.source_current > 0, "a primary is never cleared")
-            self._keeper.apply_completed(migration)
+            self._manager.apply_completed(migration)
             self._publisher.stage_completed(migration)
             if self._process is not None:
                 self._process.completed += 1
             self.queue.proceed(pid)
 
     def _start(self, pid: PartitionId, step: Step) -> None:
-        row, destination = self._keeper.table.row(pid), step.destination
+        row, destination = self._manager.table.row(pid), step.destination
         check(step_fits(step, row), "a plan is made for the rows as they are")
         source, process = row[0], self._process
         if source is None or destination is None or process is None:
             raise InvariantViolation("a migration has a data source and a destination")
         check(source != destination, "a primary does not copy to itself")
-        check(pid not in self.flights, "a partition has at most one migration")
+        check(pid not in self.running_migrations, "a partition has at most one migration")
         migration = MigrationInfo(
             self._ctx.next_name("migration"),
             pid,
             step,
             self._ctx.id,
-            self._keeper.current_version(pid),
+            self._manager.current_version(pid),
         )
-        flight = Flight(migration, source, destination, process, self._ctx.now_us)
-        flight.is_counted = not self.is_grid_empty()
-        self.flights[pid] = flight
+        running = RunningMigration(migration, source, destination, process, self._ctx.now_us)
+        running.is_counted = not self.is_grid_empty()
+        self.running_migrations[pid] = running
         self._by_id[migration.id] = pid
         process.running += 1
-        self.teller.started(migration)
+        self.reporter.started(migration)
         if not (self._ctx.is_member(source) and self._ctx.is_member(destination)):
-            self._decide(flight, Verdict.FAILED, "a participant is not in the member list")
+            self._decide(running, Verdict.FAILED, "a participant is not in the member list")
             return
-        self._send(flight)
+        self._send(running)
 
-    def _send(self, flight: Flight) -> None:
+    def _send(self, running: RunningMigration) -> None:
         """Ask the source to copy, or the destination to commit (ADL-18, ADL-28)."""
-        self._ctx.resume(flight.process.cause)
-        flight.sent_us = self._ctx.now_us
-        completed = self._publisher.completed_of(flight.migration.partition_id)
-        if flight.phase is Phase.COPYING:
-            self._mail.post(flight.source, MigrationRequested(flight.migration, completed))
+        self._ctx.resume(running.process.cause)
+        running.sent_us = self._ctx.now_us
+        completed = self._publisher.completed_of(running.migration.partition_id)
+        if running.phase is MigrationPhase.COPYING:
+            self._loopback.post(running.source, MigrationRequested(running.migration, completed))
         else:
-            migration = flight.migration.with_verdict(Verdict.SUCCESS)
-            self._mail.post(flight.destination, MigrationCommitRequested(migration, completed))
+            migration = running.migration.with_verdict(Verdict.SUCCESS)
+            self._loopback.post(running.destination, MigrationCommitRequested(migration, completed))
 
     # -- answers --------------------------------------------------------------------------
 
-    def _find(self, migration_id: str) -> Flight | None:
+    def _find(self, migration_id: str) -> RunningMigration | None:
         pid = self._by_id.get(migration_id)
-        return None if pid is None else self.flights[pid]
+        return None if pid is None else self.running_migrations[pid]
 
     def data_answered(self, sender: MemberId, message: MigrationDataAnswered) -> None:
         """The source has copied everything, or could not."""
-        flight = self._find(message.migration_id)
-        if flight is None or flight.phase is not Phase.COPYING or sender != flight.source:
+        running = self._find(message.migration_id)
+        if (
+            running is None
+            or running.phase is not MigrationPhase.COPYING
+            or sender != running.source
+        ):
             return
-        flight.process.bytes_moved += message.bytes_moved
+        running.process.bytes_moved += message.bytes_moved
         if not message.success:
-            self._decide(flight, Verdict.FAILED, message.reason)
+            self._decide(running, Verdict.FAILED, message.reason)
             return
-        flight.phase = Phase.COMMITTING
-        self._send(flight)
+        running.phase = MigrationPhase.COMMITTING
+        self._send(running)
 
     def commit_answered(self, sender: MemberId, message: MigrationCommitAnswered) -> None:
         """The destination has committed, or never will; now the master does (ADL-19)."""
-        flight = self._find(message.migration_id)
-        if flight is None or flight.phase is not Phase.COMMITTING:
+        running = self._find(message.migration_id)
+        if running is None or running.phase is not MigrationPhase.COMMITTING:
             return
-        if sender != flight.destination:
+        if sender != running.destination:
             return
         verdict = Verdict.SUCCESS if message.committed else Verdict.FAILED
-        self._decide(flight, verdict, message.reason)
+        self._decide(running, verdict, message.reason)
 
-    def _decide(self, flight: Flight, verdict: Verdict, reason: str = "") -> None:
+    def _decide(self, running: RunningMigration, verdict: Verdict, reason: str = "") -> None:
         """The master's verdict: apply, tell, count, let the next step go."""
-        migration = flight.migration.with_verdict(verdict)
-        pid, process = migration.partition_id, flight.process
-        del self.flights[pid]
+        migration = running.migration.with_verdict(verdict)
+        pid, process = migration.partition_id, running.process
+        del self.running_migrations[pid]
         del self._by_id[migration.id]
-        check(self._keeper.apply_completed(migration), "the master's row waited for this verdict")
+        check(self._manager.apply_completed(migration), "the master's row waited for this verdict")
         self._publisher.stage_completed(migration)
-        self.queue.release(flight.source, flight.destination)
+        self.queue.release(running.source, running.destination)
         process.running -= 1
         if verdict is Verdict.SUCCESS:
             process.completed += 1
             process.copies += migration.step.destination_current == NO_INDEX
-            for key in (pid, flight.source, flight.destination):
+            for key in (pid, running.source, running.destination):
                 self.late.pop(key, None)
             self.queue.proceed(pid)
         else:
             process.failed += 1
-            for key in (pid, flight.destination):
+            for key in (pid, running.destination):
                 self.late[key] = None
             self._fail_plan(reason)
             self._ctx.note(
@@ -297,14 +303,14 @@ class PlanExecution:
                 migration=migration.id,
                 partition=pid,
                 step_kind=str(migration.step.kind),
-                source=flight.source,
-                destination=flight.destination,
+                source=running.source,
+                destination=running.destination,
                 reason=reason,
             )
-        elapsed_us = self._ctx.now_us - flight.started_us
+        elapsed_us = self._ctx.now_us - running.started_us
         if self.on_verdict is not None:
             self.on_verdict(migration, elapsed_us)
-        self.teller.decided(process.told, migration, elapsed_us)
+        self.reporter.decided(process.reported, migration, elapsed_us)
         self._on_decided(process)
 
     def _fail_plan(self, reason: str) -> None:
@@ -318,12 +324,12 @@ class PlanExecution:
         Copying also ends in every row that has lost a member, so that it can be repaired at
         once: a promotion must not wait for a copy.
         """
-        for flight in list(self.flights.values()):
-            row = self._keeper.table.row(flight.migration.partition_id)
-            if flight.destination in gone:
-                self._decide(flight, Verdict.FAILED, "the destination left the member list")
-            elif flight.phase is Phase.COPYING and any(member in gone for member in row):
-                self._decide(flight, Verdict.FAILED, "a replica of the row left the member list")
+        for running in list(self.running_migrations.values()):
+            row = self._manager.table.row(running.migration.partition_id)
+            if running.destination in gone:
+                self._decide(running, Verdict.FAILED, "the destination left the member list")
+            elif running.phase is MigrationPhase.COPYING and any(member in gone for member in row):
+                self._decide(running, Verdict.FAILED, "a replica of the row left the member list")
         for member in gone:
             self.late.pop(member, None)
 
@@ -333,13 +339,15 @@ class PlanExecution:
         The source answers in the end, when its destination is silent for too long at the latest,
         or it leaves the cluster.
         """
-        for flight in self.flights.values():
-            if self._ctx.now_us - flight.sent_us >= self._ctx.settings.call_timeout_us:
-                self._send(flight)
+        for running in self.running_migrations.values():
+            if self._ctx.now_us - running.sent_us >= self._ctx.settings.call_timeout_us:
+                self._send(running)
 
     def link_restored(self, member: MemberId) -> None:
         """The link was broken: the request to this member may be lost."""
-        for flight in self.flights.values():
-            asked = flight.source if flight.phase is Phase.COPYING else flight.destination
+        for running in self.running_migrations.values():
+            asked = (
+                running.source if running.phase is MigrationPhase.COPYING else running.destination
+            )
             if asked == member:
-                self._send(flight)
+                self._send(running)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from whimbrel.core.check import check
-from whimbrel.core.migration.telling import Teller, Told
+from whimbrel.core.migration.reporter import MigrationReporter, ReportedProcess
 
 US_PER_S = 1_000_000
 
@@ -17,7 +17,7 @@ Figure = str | int | float | None
 """A value of a progress document."""
 
 
-class Process:
+class MigrationProcess:
     """Counters of one process; planned = waiting + running + completed + failed + dropped."""
 
     def __init__(self, number: int, reason: str, started_us: int, cause: str) -> None:
@@ -36,7 +36,7 @@ class Process:
         """Replicas that came to a member that had none of the partition."""
         self.promotions = 0
         self.bytes_moved = 0
-        self.told: Told | None = None
+        self.reported: ReportedProcess | None = None
         """Its plan as listeners know it."""
         self.closing = False
         """Nothing more is added; it ends with its last running migration."""
@@ -74,49 +74,49 @@ class Process:
         }
 
 
-class Ledger:
+class MigrationHistory:
     """The processes of this master: those open now and the latest finished ones.
 
     Args:
         history_max: Finished processes that are kept, oldest dropped first.
-        teller: Told when a process has ended.
+        reporter: Told when a process has ended.
     """
 
-    def __init__(self, history_max: int, teller: Teller | None = None) -> None:
-        self._teller = teller
-        self.history: deque[dict[str, Figure]] = deque(maxlen=max(1, history_max))
-        self.open: list[Process] = []
+    def __init__(self, history_max: int, reporter: MigrationReporter | None = None) -> None:
+        self._reporter = reporter
+        self.finished: deque[dict[str, Figure]] = deque(maxlen=max(1, history_max))
+        self.open: list[MigrationProcess] = []
         self._number = 0
 
-    def begin(self, reason: str, now_us: int, cause: str = "") -> Process:
+    def begin(self, reason: str, now_us: int, cause: str = "") -> MigrationProcess:
         """A new process, current until it is closed."""
         self._number += 1
-        process = Process(self._number, reason, now_us, cause)
+        process = MigrationProcess(self._number, reason, now_us, cause)
         self.open.append(process)
         return process
 
     @property
-    def current(self) -> Process | None:
+    def current(self) -> MigrationProcess | None:
         """The newest open process that has found something to do."""
         for process in reversed(self.open):
             if process.planned:
                 return process
         return None
 
-    def close(self, process: Process, now_us: int) -> None:
+    def close(self, process: MigrationProcess, now_us: int) -> None:
         """No more work is added: drop what waits; it ends when nothing of it runs any more."""
         process.dropped += process.waiting
         process.closing = True
         self.settle(process, now_us)
 
-    def settle(self, process: Process, now_us: int) -> None:
-        """Move a closing process without running migrations to the history."""
+    def settle(self, process: MigrationProcess, now_us: int) -> None:
+        """Move a closing process without running migrations to the finished ones."""
         check(process.waiting >= 0 and process.running >= 0, "a process counts every step once")
         if not process.closing or process.running or process.ended_us is not None:
             return
         process.ended_us = now_us
-        if self._teller is not None:
-            self._teller.end(process.told)
+        if self._reporter is not None:
+            self._reporter.end(process.reported)
         self.open.remove(process)
         if process.planned:
-            self.history.append(process.document(now_us))
+            self.finished.append(process.document(now_us))

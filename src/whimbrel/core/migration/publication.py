@@ -20,7 +20,7 @@ from whimbrel.core.messages import (
     TablePublished,
     TableRequested,
 )
-from whimbrel.core.migration.keeper import TableKeeper
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MemberInfo, MigrationInfo
 
 
@@ -85,10 +85,10 @@ class Publisher:
     """The master's side of publication."""
 
     def __init__(
-        self, ctx: Context, keeper: TableKeeper, withheld: Collection[PartitionId]
+        self, ctx: Context, manager: PartitionStateManager, withheld: Collection[PartitionId]
     ) -> None:
         self._ctx = ctx
-        self._table = keeper.table
+        self._table = manager.table
         self._withheld = withheld
         """Partitions left out of whole tables: a newcomer stands there that has not their data."""
         self.peers: dict[MemberId, Peer] = {}
@@ -423,9 +423,9 @@ class Publisher:
 class Subscriber:
     """Every member's side of publication."""
 
-    def __init__(self, ctx: Context, keeper: TableKeeper) -> None:
+    def __init__(self, ctx: Context, manager: PartitionStateManager) -> None:
         self._ctx = ctx
-        self._keeper = keeper
+        self._manager = manager
         self._publisher: MemberInfo | None = None
         self._heard = 0
         self._floor = 0
@@ -472,25 +472,25 @@ class Subscriber:
         if sender != self._ctx.master or sender == self._ctx.id:
             self._ctx.note("migration.foreign_table", "warning", sender=sender)
             return
-        rows = list(self._keeper.table.rows_of(message.image))
-        self._keeper.table.take_losses(message.image.losses)
+        rows = list(self._manager.table.rows_of(message.image))
+        self._manager.table.take_losses(message.image.losses)
         publisher = self._ctx.members.get(sender)
         if publisher != self._publisher:
             self.forget()  # numbers of another master, or of one that has restarted
             self._publisher = publisher
         in_step = message.whole or message.after <= self._heard
-        missed = [item for item in message.completed if not self._keeper.apply_completed(item)]
+        missed = [item for item in message.completed if not self._manager.apply_completed(item)]
         for row in rows:
-            self._keeper.apply_row(row)
+            self._manager.apply_row(row)
         for item in missed:
-            if self._keeper.table.version(item.partition_id) < item.final_version:
+            if self._manager.table.version(item.partition_id) < item.final_version:
                 in_step = False
         self._keep(message, self._ends_whole_table(message))
         if in_step:
             self._heard = max(self._heard, message.publication)
         if message.more:
             return
-        stamp = self._keeper.table.stamp if message.whole else 0
+        stamp = self._manager.table.stamp if message.whole else 0
         self._ctx.send(sender, PublicationAnswered(message.publication, in_step, stamp))
 
     def _ends_whole_table(self, message: TablePublished) -> bool:
@@ -539,8 +539,8 @@ class Subscriber:
         """Ask for the table when ours is another one (FN-6)."""
         if sender != self._ctx.master or sender == self._ctx.id:
             return
-        if message.stamp != self._keeper.table.stamp:
-            self._ctx.send(sender, TableRequested(self._keeper.table.stamp))
+        if message.stamp != self._manager.table.stamp:
+            self._ctx.send(sender, TableRequested(self._manager.table.stamp))
 
 
 _NOT_PUBLISHED = 1 << 62

@@ -14,7 +14,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import StateAnswered, StateRequested
-from whimbrel.core.migration.keeper import TableKeeper, step_fits
+from whimbrel.core.migration.state_manager import PartitionStateManager, step_fits
 from whimbrel.core.model import MigrationInfo, RowState, Verdict
 
 ROWS_COMPARED = 2_048
@@ -132,7 +132,9 @@ def _versions_after(
     return {pid: version for pid, (version, _) in states.items()}
 
 
-def applying(keeper: TableKeeper, settlement: Settlement, rows_max: int) -> Job[list[PartitionId]]:
+def applying(
+    manager: PartitionStateManager, settlement: Settlement, rows_max: int
+) -> Job[list[PartitionId]]:
     """Bring our own table to the decision, in pieces of so many changed rows.
 
     A part of it does no harm: whoever settles again after it finds the same, because the rows are
@@ -142,20 +144,20 @@ def applying(keeper: TableKeeper, settlement: Settlement, rows_max: int) -> Job[
     Returns:
         Partitions whose version had to be raised without a row being known (PIM-15).
     """
-    changed = keeper.table.change_count
+    changed = manager.table.change_count
     for number, row in enumerate(settlement.rows, 1):
-        keeper.apply_row(row)
-        if keeper.table.change_count >= changed + rows_max or not number % ROWS_COMPARED:
-            changed = keeper.table.change_count
+        manager.apply_row(row)
+        if manager.table.change_count >= changed + rows_max or not number % ROWS_COMPARED:
+            changed = manager.table.change_count
             yield
     raised: list[PartitionId] = []
     for number, migration in enumerate(settlement.completed, 1):
         if not number % rows_max:
             yield
-        if keeper.apply_completed(migration):
+        if manager.apply_completed(migration):
             continue
         pid = migration.partition_id
-        keeper.change(pid, keeper.table.row(pid), migration.final_version)
+        manager.change(pid, manager.table.row(pid), migration.final_version)
         raised.append(pid)
     return raised
 
@@ -163,9 +165,9 @@ def applying(keeper: TableKeeper, settlement: Settlement, rows_max: int) -> Job[
 class Recovery:
     """Asks every other member for its state and waits for all (ADL-13)."""
 
-    def __init__(self, ctx: Context, keeper: TableKeeper) -> None:
+    def __init__(self, ctx: Context, manager: PartitionStateManager) -> None:
         self._ctx = ctx
-        self._keeper = keeper
+        self._manager = manager
         self.running = False
         self._cause = ""
         self._round = 0
@@ -223,8 +225,8 @@ class Recovery:
         """
         if not self.running or message.round != self._round or sender not in self._asked_us:
             return
-        rows = list(self._keeper.table.rows_of(message.image))
-        self._keeper.table.take_losses(message.image.losses)
+        rows = list(self._manager.table.rows_of(message.image))
+        self._manager.table.take_losses(message.image.losses)
         if not message.part:
             self._arriving[sender], self._parts[sender] = [], 0
         if message.part != self._parts.get(sender):
@@ -263,14 +265,14 @@ class Recovery:
         self._ctx.resume(self._cause)
         accounts = yield from self._accounts(own_completed)
         settlement = yield from settling(accounts)
-        yield from applying(self._keeper, settlement, self._ctx.settings.step_rows_max)
+        yield from applying(self._manager, settlement, self._ctx.settings.step_rows_max)
         self.stop()
         return settlement
 
     def _accounts(self, own_completed: Iterable[MigrationInfo]) -> Job[list[Account]]:
         """Everybody's account, our own first."""
         check(self.running and not self.waiting_for(), "everybody has answered or left")
-        table = self._keeper.table
+        table = self._manager.table
         rows: list[RowState] = []
         for pid in range(table.partition_count):
             rows.append(table.state(PartitionId(pid)))
@@ -280,6 +282,6 @@ class Recovery:
             self._ctx.id,
             tuple(rows),
             tuple(own_completed),
-            tuple(active.migration for active in self._keeper.active.values()),
+            tuple(active.migration for active in self._manager.active.values()),
         )
         return [own, *self._answers.values()]

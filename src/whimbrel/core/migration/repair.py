@@ -17,12 +17,12 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import PromotionAnswered, PromotionRequested, TableImage
-from whimbrel.core.migration.keeper import TableKeeper
+from whimbrel.core.migration.loopback import Loopback
 from whimbrel.core.migration.losses import LOST_ALL, Losses
-from whimbrel.core.migration.mail import Mail
-from whimbrel.core.migration.progress import Process
+from whimbrel.core.migration.progress import MigrationProcess
 from whimbrel.core.migration.publication import Publisher
-from whimbrel.core.migration.telling import Teller, Told
+from whimbrel.core.migration.reporter import MigrationReporter, ReportedProcess
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import Loss, MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
 
@@ -37,9 +37,9 @@ class Batch:
     number: int
     destination: MemberId
     migrations: tuple[MigrationInfo, ...]
-    process: Process
+    process: MigrationProcess
     started_us: int
-    told: Told | None
+    reported: ReportedProcess | None
     """The promotions of this repair as listeners know them."""
     sent_us: int = 0
     is_held: bool = False
@@ -96,24 +96,24 @@ class Repair:
     def __init__(
         self,
         ctx: Context,
-        keeper: TableKeeper,
+        manager: PartitionStateManager,
         publisher: Publisher,
-        mail: Mail,
+        loopback: Loopback,
         owed: dict[PartitionId, dict[MemberId, None]],
         on_lost: Callable[[PartitionId, int], None],
-        on_decided: Callable[[Process], None],
+        on_decided: Callable[[MigrationProcess], None],
     ) -> None:
         self._ctx = ctx
-        self._keeper = keeper
+        self._manager = manager
         self._publisher = publisher
-        self._mail = mail
+        self._loopback = loopback
         self._on_lost = on_lost
         self._on_decided = on_decided
         self.on_verdict: Callable[[MigrationInfo, int], None] | None = None
         """Told of each decided promotion and of the microseconds since its start."""
-        self.teller = Teller(ctx)
+        self.reporter = MigrationReporter(ctx)
         """Tells listeners; the control loop's."""
-        self.losses = Losses(ctx, keeper.table)
+        self.losses = Losses(ctx, manager.table)
         """Where losses are put down; the room's."""
         self.on_known_loss: Callable[[Loss], None] | None = None
         """Told, at a change of master, of a loss that this member has not told."""
@@ -126,7 +126,7 @@ class Repair:
         """Rows that are repaired in one step."""
         self._left: deque[PartitionId] = deque()
         """Rows of this run that may need repair and were not looked at yet."""
-        self._run: tuple[Process, Told | None] | None = None
+        self._run: tuple[MigrationProcess, ReportedProcess | None] | None = None
 
     @property
     def is_promoting(self) -> bool:
@@ -149,7 +149,7 @@ class Repair:
     def note_departed(self, gone: Collection[MemberId]) -> None:
         """Remember which rows have lost which members, in case they come back soon."""
         for member in gone:
-            for pid in self._keeper.table.partitions_of(member):
+            for pid in self._manager.table.partitions_of(member):
                 self.owed.setdefault(pid, {})[member] = None
 
     def note_without_data(self, found: Collection[tuple[PartitionId, MemberId]]) -> None:
@@ -159,7 +159,7 @@ class Repair:
 
     # -- one repair -----------------------------------------------------------------------
 
-    def run(self, process: Process, busy: Collection[PartitionId]) -> None:
+    def run(self, process: MigrationProcess, busy: Collection[PartitionId]) -> None:
         """Repair all rows except those of busy partitions (a migration or promotion is on).
 
         At most ``rows_max`` of them at once; ``go_on`` goes on.
@@ -173,14 +173,14 @@ class Repair:
         promoting = self._being_promoted()
         pids = [pid for pid in self._suspect(allowed) if pid not in busy and pid not in promoting]
         self._left.extend(pids)
-        rows, owed = self._keeper.table.rows, self.owed
+        rows, owed = self._manager.table.rows, self.owed
         promotions = (_will_promote(rows[pid], allowed, owed.get(pid, {})) for pid in pids)
-        self._run = (process, self.teller.begin(sum(promotions)))
+        self._run = (process, self.reporter.begin(sum(promotions)))
         self.go_on(busy)
 
     def _suspect(self, allowed: Collection[MemberId]) -> list[PartitionId]:
         """The rows that may need repair, ascending."""
-        table = self._keeper.table
+        table = self._manager.table
         found = dict.fromkeys(self.owed)
         found.update(dict.fromkeys(table.without_primary()))
         for member in table.holders():
@@ -198,7 +198,7 @@ class Repair:
     def _drop_run(self) -> None:
         """Look at no further row of a run; to listeners it is over."""
         if self._left and self._run is not None:
-            self.teller.end(self._run[1])
+            self.reporter.end(self._run[1])
         self._left.clear()
         self._run = None
 
@@ -210,7 +210,7 @@ class Repair:
         """
         if self._run is None:
             return
-        process, told = self._run
+        process, reported = self._run
         self._ctx.resume(process.cause)
         allowed = dict.fromkeys(member.id for member in self._ctx.data_members())
         promoting = self._being_promoted()
@@ -228,7 +228,7 @@ class Repair:
                 pid,
                 step,
                 self._ctx.id,
-                self._keeper.current_version(pid),
+                self._manager.current_version(pid),
                 Verdict.SUCCESS,
             )
             wanted.setdefault(step.destination, []).append(migration)
@@ -236,17 +236,17 @@ class Repair:
         for destination, migrations in wanted.items():
             for start in range(0, len(migrations), PROMOTION_BATCH_MAX):
                 part = tuple(migrations[start : start + PROMOTION_BATCH_MAX])
-                self._promote(destination, part, process, told)
+                self._promote(destination, part, process, reported)
 
     def _empty_slots(self, pid: PartitionId, allowed: Collection[MemberId]) -> Row:
         """Empty the slots of departed members, one version per slot; returns the row then."""
-        table = self._keeper.table
+        table = self._manager.table
         before = table.row(pid)
         departed = self.owed.pop(pid, {})
         row, emptied = without_departed(before, allowed, departed)
         if not emptied:
             return before
-        self._keeper.change(pid, row, self._keeper.current_version(pid) + emptied)
+        self._manager.change(pid, row, self._manager.current_version(pid) + emptied)
         self.losses.slots_emptied(pid, before)
         self._publisher.stage_row(pid)
         if row.count(None) == len(row):
@@ -255,18 +255,18 @@ class Repair:
 
     def replacing_lost(self, targets: dict[PartitionId, MemberId]) -> Job[None]:
         """Give lost partitions their new, empty primaries (ADL-05): version + 1."""
-        table = self._keeper.table
-        told = self.teller.begin(len(targets))
+        table = self._manager.table
+        reported = self.reporter.begin(len(targets))
         try:
             for number, (pid, primary) in enumerate(targets.items(), 1):
                 row: Row = (primary, *table.row(pid)[1:])
-                self._keeper.change(pid, row, self._keeper.current_version(pid) + 1)
+                self._manager.change(pid, row, self._manager.current_version(pid) + 1)
                 self._publisher.stage_row(pid)
-                self.teller.replica(told, pid, ReplicaIndex(0), None, primary, True, 0)
+                self.reporter.replica(reported, pid, ReplicaIndex(0), None, primary, True, 0)
                 if not number % self.rows_max:
                     yield
         finally:
-            self.teller.end(told)  # also of a run that was dropped
+            self.reporter.end(reported)  # also of a run that was dropped
 
     def tell_known(self) -> None:
         """Tell the losses that an earlier master knew: it may have died before it told them.
@@ -274,13 +274,13 @@ class Repair:
         A row that waits for its promotion is told with that.
         """
         for loss in self.losses.untold():
-            row = self._keeper.table.row(loss.partition_id)
+            row = self._manager.table.row(loss.partition_id)
             if self.on_known_loss is not None and promotion_step(row) is None:
                 self.on_known_loss(loss)
 
     def lost_partitions(self) -> list[PartitionId]:
         """Partitions without any replica, ascending."""
-        return self._keeper.table.empty_partitions()
+        return self._manager.table.empty_partitions()
 
     # -- promotions -----------------------------------------------------------------------
 
@@ -288,15 +288,15 @@ class Repair:
         self,
         destination: MemberId,
         migrations: tuple[MigrationInfo, ...],
-        process: Process,
-        told: Told | None,
+        process: MigrationProcess,
+        reported: ReportedProcess | None,
     ) -> None:
         process.planned += len(migrations)
         process.running += len(migrations)
         number, now_us = self._ctx.next_number(), self._ctx.now_us
-        batch = Batch(number, destination, migrations, process, now_us, told)
+        batch = Batch(number, destination, migrations, process, now_us, reported)
         for migration in migrations:
-            self.teller.started(migration)
+            self.reporter.started(migration)
         self.batches[batch.number] = batch
         self._send(batch)
 
@@ -313,7 +313,7 @@ class Repair:
         batch.is_held = self._publisher.owes_parts(batch.destination)
         if batch.is_held:
             return
-        table = self._keeper.table
+        table = self._manager.table
         image = image_of(
             table.partition_count,
             (
@@ -329,7 +329,7 @@ class Repair:
         losses = [known[one.partition_id] for one in batch.migrations if one.partition_id in known]
         image = msgspec.structs.replace(image, losses=tuple(losses))
         message = PromotionRequested(batch.number, batch.migrations, image)
-        self._mail.post(batch.destination, message)
+        self._loopback.post(batch.destination, message)
 
     def answered(self, sender: MemberId, message: PromotionAnswered) -> None:
         """A batch is applied at its member: now it is our decision too."""
@@ -355,7 +355,7 @@ class Repair:
             elapsed_us = self._ctx.now_us - batch.started_us
             if self.on_verdict is not None:
                 self.on_verdict(decided, elapsed_us)
-            self.teller.decided(batch.told, decided, elapsed_us)
+            self.reporter.decided(batch.reported, decided, elapsed_us)
         process.running -= count
         if verdict is Verdict.SUCCESS:
             process.completed += count
@@ -367,7 +367,7 @@ class Repair:
     def _apply(self, decisions: Sequence[MigrationInfo]) -> None:
         """The verdict of one batch: our own rows, and the news for everybody."""
         for decided in decisions:
-            self._keeper.apply_completed(decided)
+            self._manager.apply_completed(decided)
             self._publisher.stage_completed(decided)
 
     def repeat(self) -> None:

@@ -33,13 +33,13 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.migration.account import ACCOUNT_TIMER, AccountTelling
 from whimbrel.core.migration.control_loop import RETRY_TIMER, SLICE_TIMER, STAMP_TIMER, ControlLoop
+from whimbrel.core.migration.loopback import Loopback
 from whimbrel.core.migration.losses import LOST_ALL, Losses, told_structures
-from whimbrel.core.migration.mail import Mail
-from whimbrel.core.migration.progress import Figure, Process
-from whimbrel.core.migration.serial.ways import (
+from whimbrel.core.migration.progress import Figure, MigrationProcess
+from whimbrel.core.migration.serial.cluster_mode import (
     check_direction,
     hand_over,
-    next_ways,
+    next_mode,
     publication_handlers,
     version_of,
 )
@@ -85,31 +85,31 @@ class Migrations:
         """Whether no structure is known that could have entries; told by who knows them."""
         self._leavers: list[MemberId] = []
         self._host = host
-        self._mail = Mail(ctx)
+        self._loopback = Loopback(ctx)
         self._emit: Callable[[GridEvent], None] | None = None
         self._hook: Hook | None = None
-        self._ways = next_ways(None, ctx.settings.cluster_version)
+        self._mode = next_mode(None, ctx.settings.cluster_version)
         self._build()
 
     def _build(self) -> None:
-        """Make the parts for the ways of the cluster."""
-        ctx, ways = self._ctx, self._ways
-        self._keeper = ways.keeper(ctx, self._host, self.table)
-        self._subscriber = ways.subscriber(ctx, self._keeper)
-        self._source = SourceSide(ctx, self._host, self._keeper, self._mail)
-        self._destination = ways.destination(
-            ctx, self._host, self._keeper, self._subscriber, self._mail
+        """Make the parts for the mode of the cluster."""
+        ctx, mode = self._ctx, self._mode
+        self._manager = mode.manager(ctx, self._host, self.table)
+        self._subscriber = mode.subscriber(ctx, self._manager)
+        self._source = SourceSide(ctx, self._host, self._manager, self._loopback)
+        self._destination = mode.destination(
+            ctx, self._host, self._manager, self._subscriber, self._loopback
         )
         self._loop = ControlLoop(
-            ways.loop,
+            mode.loop,
             ctx,
-            self._keeper,
+            self._manager,
             self._subscriber,
-            self._mail,
+            self._loopback,
             self._lost,
             self._leavers.append,
         )
-        self._account = AccountTelling(ctx, self._keeper, self._subscriber)
+        self._account = AccountTelling(ctx, self._manager, self._subscriber)
         self._loop.execution.on_verdict = self._tell_verdict
         self._loop.execution.is_grid_empty = lambda: self.is_grid_empty()
         self._loop.repair.on_verdict = self._tell_verdict
@@ -158,24 +158,24 @@ class Migrations:
 
     def _listen(self) -> None:
         """Give the parts whom they tell."""
-        self._loop.teller.emit = self._emit
-        self._loop.teller.hook = self._keeper.hook = self._hook
+        self._loop.reporter.emit = self._emit
+        self._loop.reporter.hook = self._manager.hook = self._hook
 
-    def _follow_ways(self) -> None:
+    def _follow_mode(self) -> None:
         """Build anew when the cluster has another version than before (PIM-41, PIM-43).
 
         What this member takes part in goes on; a master settles all of it before it goes on.
         """
-        ways = next_ways(self._ways, self._ctx.members.cluster_version)
-        if ways is self._ways:
+        mode = next_mode(self._mode, self._ctx.members.cluster_version)
+        if mode is self._mode:
             return
-        check_direction(self._ways, ways, self.table.initialised)
+        check_direction(self._mode, mode, self.table.initialised)
         self._ctx.note("migration.ways", cluster_version=self._ctx.members.cluster_version)
-        keeper, loop, self._ways = self._keeper, self._loop, ways
+        manager, loop, self._mode = self._manager, self._loop, mode
         loop.resign()
         self._build()
-        hand_over(keeper, self._keeper)
-        self._loop.ledger, self._loop.depth = loop.ledger, loop.depth
+        hand_over(manager, self._manager)
+        self._loop.history, self._loop.depth = loop.history, loop.depth
 
     # -- stimuli --------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Migrations:
 
     def view_changed(self, old: MemberList, new: MemberList) -> None:
         """The member list was replaced; ``ctx.members`` is ``new`` already."""
-        self._follow_ways()
+        self._follow_mode()
         self._source.members_changed()
         if self._ctx.is_master and not self._loop.in_charge:
             self._loop.take_charge()
@@ -240,7 +240,7 @@ class Migrations:
 
     def local_work(self) -> str:
         """Why this member's part in migrations forbids a change of state, empty when nothing."""
-        active = len(self._keeper.active) + self._source.waiting_count
+        active = len(self._manager.active) + self._source.waiting_count
         return f"it takes part in {active} migrations; try again when they are over" * bool(active)
 
     def pending_work(self) -> str:
@@ -259,7 +259,7 @@ class Migrations:
 
         PIM-31, PIM-32.
         """
-        version = version_of(self._keeper)
+        version = version_of(self._manager)
         return self.table.stamp if version is None else version
 
     def seats_without_data(self) -> tuple[PartitionId, ...]:
@@ -357,9 +357,9 @@ class Migrations:
         for _ in range(INBOX_ROUNDS_MAX):
             self._loop.advance()
             self._source.take_turns()
-            if not self._mail.inbox:
+            if not self._loopback.inbox:
                 break
-            posted, message = self._mail.inbox.popleft()
+            posted, message = self._loopback.inbox.popleft()
             self._ctx.resume(posted)
             self._handlers[type(message)](self._ctx.id, message)
         else:
@@ -367,8 +367,8 @@ class Migrations:
         self._ctx.resume(cause)
         if self._is_waiting() and not self._ctx.is_armed(REPEAT_TIMER):
             self._ctx.arm(REPEAT_TIMER, max(1, self._ctx.settings.call_timeout_us // 2))
-        if self._keeper.changed:
-            changed = self._keeper.take_changed()
+        if self._manager.changed:
+            changed = self._manager.take_changed()
             if self.on_rows_changed is not None:
                 self.on_rows_changed(changed)
         while self._leavers:
@@ -385,7 +385,7 @@ class Migrations:
             return True
         return loop.in_charge and bool(
             loop.recovery.running
-            or loop.execution.flights
+            or loop.execution.running_migrations
             or loop.repair.is_promoting
             or loop.publisher.unacknowledged
         )
@@ -422,7 +422,7 @@ class Migrations:
             **({} if loss is None else {"structures": told_structures(loss)}),
             **({"known_before": True} if is_known else {}),
         )
-        emit = self._loop.teller.emit
+        emit = self._loop.reporter.emit
         if emit is not None:
             version = 0 if loss is None else loss.version
             emit(PartitionLost(pid, lost_backup_count, self._ctx.id, version))
@@ -436,7 +436,7 @@ class Migrations:
     @property
     def history(self) -> deque[dict[str, Figure]]:
         """Finished processes of this master, oldest first: PROCESS documents."""
-        return self._loop.ledger.history
+        return self._loop.history.finished
 
     @property
     def is_fetching(self) -> bool:
@@ -450,7 +450,7 @@ class Migrations:
 
     def current_process(self) -> dict[str, Figure] | None:
         """The PROCESS document of what is under way at this master, None when nothing is."""
-        process = self._loop.ledger.current
+        process = self._loop.history.current
         return None if process is None else process.document(self._ctx.now_us)
 
     def progress(self) -> dict[str, Figure]:
@@ -458,10 +458,10 @@ class Migrations:
 
         ``active`` and ``queued`` count migrations that run or wait now, promotions included.
         """
-        process = self._loop.ledger.current or Process(0, "", 0, "")
+        process = self._loop.history.current or MigrationProcess(0, "", 0, "")
         promoting = sum(len(batch.migrations) for batch in self._loop.repair.batches.values())
         return {
-            "active": len(self._loop.execution.flights) + promoting,
+            "active": len(self._loop.execution.running_migrations) + promoting,
             "queued": self._loop.execution.queue.waiting_count,
             "planned": process.planned,
             "completed": process.completed,
@@ -484,21 +484,21 @@ class Migrations:
 
     def active_migration(self, partition_id: PartitionId) -> MigrationInfo | None:
         """The migration of a partition that this member takes part in, None when there is none."""
-        active = self._keeper.active.get(partition_id)
+        active = self._manager.active.get(partition_id)
         return None if active is None else active.migration
 
     def active_migrations(self) -> list[MigrationInfo]:
         """All migrations this member takes part in and whose verdict it does not know."""
-        return [active.migration for active in self._keeper.active.values()]
+        return [active.migration for active in self._manager.active.values()]
 
     def running_migrations(self) -> list[MigrationInfo]:
         """At the master: migrations that are started and not decided."""
-        return [flight.migration for flight in self._loop.execution.flights.values()]
+        return [running.migration for running in self._loop.execution.running_migrations.values()]
 
     def counted_migrations(self) -> list[MigrationInfo]:
         """Those of them that count against ``migration_max_parallel`` (PIM-24)."""
-        flights = self._loop.execution.flights.values()
-        return [flight.migration for flight in flights if flight.is_counted]
+        running_migrations = self._loop.execution.running_migrations.values()
+        return [running.migration for running in running_migrations if running.is_counted]
 
     def completed_migrations(self) -> list[MigrationInfo]:
         """Finished migrations that, as far as we know, not everybody has heard of (ADL-25)."""
@@ -509,7 +509,7 @@ class Migrations:
     @property
     def table_version(self) -> int | None:
         """The one version of the whole table below cluster version 4.1, else None (PIM-01)."""
-        return version_of(self._keeper)
+        return version_of(self._manager)
 
     @property
     def replica_depth(self) -> int:

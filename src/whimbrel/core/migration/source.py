@@ -18,8 +18,8 @@ from whimbrel.core.messages import (
     Purpose,
     TransferAnswered,
 )
-from whimbrel.core.migration.keeper import ActiveMigration, Role, TableKeeper
-from whimbrel.core.migration.mail import Mail
+from whimbrel.core.migration.loopback import Loopback
+from whimbrel.core.migration.state_manager import ActiveMigration, PartitionStateManager, Role
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.ports import FragmentHost
 from whimbrel.core.replication.transfer import Sending
@@ -42,11 +42,13 @@ class Outgoing(ActiveMigration):
 class SourceSide:
     """All migrations of which this member is the data source."""
 
-    def __init__(self, ctx: Context, host: FragmentHost, keeper: TableKeeper, mail: Mail) -> None:
+    def __init__(
+        self, ctx: Context, host: FragmentHost, manager: PartitionStateManager, loopback: Loopback
+    ) -> None:
         self._ctx = ctx
         self._host = host
-        self._keeper = keeper
-        self._mail = mail
+        self._manager = manager
+        self._loopback = loopback
         self._waiting: dict[PartitionId, MigrationRequested] = {}
         """Requests whose turn has not come, oldest first; at most one for a partition."""
         self._causes: dict[PartitionId, str] = {}
@@ -65,15 +67,15 @@ class SourceSide:
         if sender != self._ctx.master or migration.master != sender:
             self._ctx.note("migration.foreign_request", "warning", sender=sender)
             return
-        self._keeper.apply_carried(migration.partition_id, message.completed)
-        mine = self._keeper.find(migration.id, migration.partition_id)
+        self._manager.apply_carried(migration.partition_id, message.completed)
+        mine = self._manager.find(migration.id, migration.partition_id)
         if isinstance(mine, Outgoing):
             if mine.answer is not None:
-                self._mail.post(sender, mine.answer)
+                self._loopback.post(sender, mine.answer)
             return
         reason = self._refusal(migration)
         if reason:
-            self._mail.post(sender, MigrationDataAnswered(migration.id, False, reason, 0))
+            self._loopback.post(sender, MigrationDataAnswered(migration.id, False, reason, 0))
             return
         waits = self._waiting.get(migration.partition_id)
         if waits is None or waits.migration.id != migration.id:
@@ -113,7 +115,7 @@ class SourceSide:
             return
         pid = migration.partition_id
         sending = Sending(self._ctx, Purpose.MIGRATION, migration.id, pid, destination)
-        self._keeper.begin(Outgoing(migration, sending, size_bytes))
+        self._manager.begin(Outgoing(migration, sending, size_bytes))
         sending.send(MigrationOpened(migration, request.completed))
 
     def _refusal(self, migration: MigrationInfo) -> str:
@@ -121,11 +123,11 @@ class SourceSide:
         destination = migration.step.destination
         if destination is None or destination == self._ctx.id:
             return "the request names no other member as destination"
-        reason = participant_refusal(self._ctx, self._keeper, migration)
+        reason = participant_refusal(self._ctx, self._manager, migration)
         if reason:
             return reason
         pid = migration.partition_id
-        if self._keeper.table.row(pid)[0] != self._ctx.id:
+        if self._manager.table.row(pid)[0] != self._ctx.id:
             return "this member is not the primary of the partition"
         if pid in self._host.seats_without_data():
             return "this member has not got the partition's data back yet"
@@ -166,7 +168,7 @@ class SourceSide:
     def _tell(self, answer: MigrationDataAnswered, master: MemberId) -> None:
         """Answer the migration's master, unless another has taken over meanwhile."""
         if self._ctx.master == master:
-            self._mail.post(master, answer)
+            self._loopback.post(master, answer)
 
     # -- time, links, members -------------------------------------------------------------
 
@@ -174,14 +176,14 @@ class SourceSide:
         """Migrations whose fragment in flight is not answered yet."""
         return [
             active
-            for active in self._keeper.active.values()
+            for active in self._manager.active.values()
             if isinstance(active, Outgoing) and active.answer is None
         ]
 
     @property
     def is_copying(self) -> bool:
         """Whether some message in flight is not answered yet."""
-        actives = self._keeper.active.values()
+        actives = self._manager.active.values()
         return any(isinstance(one, Outgoing) and one.answer is None for one in actives)
 
     def repeat(self) -> None:
@@ -204,7 +206,7 @@ class SourceSide:
 
     def link_restored(self, member: MemberId) -> None:
         """The link to a member was broken: what was in flight to it may be lost."""
-        for active in self._keeper.active.values():
+        for active in self._manager.active.values():
             if not isinstance(active, Outgoing):
                 continue
             self._ctx.resume(active.sending.cause)
@@ -220,14 +222,16 @@ class SourceSide:
                 self._answer(outgoing, False, "the destination left the member list")
 
 
-def participant_refusal(ctx: Context, keeper: TableKeeper, migration: MigrationInfo) -> str:
+def participant_refusal(
+    ctx: Context, manager: PartitionStateManager, migration: MigrationInfo
+) -> str:
     """The checks source and destination share (ADL-27, PIM-09); empty when all pass."""
     pid = migration.partition_id
     if not ctx.state.migration_allowed:
         return f"the cluster state is {ctx.state} here: no migrations (GCM-02)"
-    if pid in keeper.active:
+    if pid in manager.active:
         return "another migration of the partition is undecided here"
-    local = keeper.current_version(pid)
+    local = manager.current_version(pid)
     if local != migration.initial_version:
         return f"the partition version is {local} here, not {migration.initial_version}"
     return ""

@@ -32,7 +32,7 @@ UNCOUNTED: frozenset[Path] = frozenset(
         ("Member", "strangers_total"),
         ("Migrations", "partitions_lost"),
         ("DataPlane", "counters"),
-        ("Ledger", "history"),
+        ("MigrationHistory", "finished"),
     }
 )
 """Attributes that decide nothing: statistics for people, and the generations of timers (the

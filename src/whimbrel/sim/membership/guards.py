@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.strangers import SEARCH_TIMER
+from whimbrel.core.membership.expulsion import SEARCH_TIMER
 from whimbrel.core.messages import PublicationAnswered, StateAnswered, TablePublished
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.stimuli import Received
@@ -16,7 +16,7 @@ from whimbrel.sim.bug import Bug, nothing, replace
 def strangers_unheard(engine: Engine) -> None:
     """A table is taken from whoever sends it, also before the first list (bugs 9 and 60)."""
     member = engine.member
-    take, keeper = member._on_message, member.migrations._keeper
+    take, manager = member._on_message, member.migrations._manager
 
     def believe(received: Received) -> None:
         ctx, sender, message = member.ctx, received.sender, received.message
@@ -24,9 +24,9 @@ def strangers_unheard(engine: Engine) -> None:
             take(received)
             return
         for migration in message.completed:
-            keeper.apply_completed(migration)
-        for row in list(keeper.table.rows_of(message.image)):
-            keeper.apply_row(row)
+            manager.apply_completed(migration)
+        for row in list(manager.table.rows_of(message.image)):
+            manager.apply_row(row)
         member.migrations._conclude()
         ctx.send(sender, PublicationAnswered(message.publication, True, 0))
 
@@ -98,8 +98,12 @@ def wish_ends(engine: Engine) -> None:
     follow = roles.follow
 
     def wait() -> None:
-        wish, room = roles.wish, roles._room
-        if wish is None or room.ctx.me.lite == wish.lite or room.taken_master == wish.master:
+        wish, membership = roles.wish, roles._membership
+        if (
+            wish is None
+            or membership.ctx.me.lite == wish.lite
+            or membership.taken_master == wish.master
+        ):
             follow()
 
     replace(roles, "follow", wait)
@@ -113,19 +117,19 @@ def claims_need_suspicion(engine: Engine) -> None:
 
 def suspicion_told(engine: Engine) -> None:
     """A member that is told that the cluster goes on without it goes on as before."""
-    replace(engine.member.membership.strangers, "on_told", nothing)
+    replace(engine.member.membership.expulsion, "on_told", nothing)
 
 
 def followers_search(engine: Engine) -> None:
     """Only a master looks for other parts of the cluster."""
     membership = engine.member.membership
-    strangers, on_timer = membership.strangers, membership.strangers.on_timer
+    expulsion, on_timer = membership.expulsion, membership.expulsion.on_timer
 
     def search() -> None:
         if membership.ctx.is_master:
             on_timer()
         else:
-            strangers.start()
+            expulsion.start()
 
     membership._timers[SEARCH_TIMER] = search
 

@@ -10,7 +10,7 @@ import msgspec
 from whimbrel.core.events import GridEvent, Hook, Moment, PartitionMigrationEvent, ReplicaMigrated
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row
 from whimbrel.core.messages import MigrationCommitRequested
-from whimbrel.core.migration.keeper import ActiveMigration, Role
+from whimbrel.core.migration.state_manager import ActiveMigration, Role
 from whimbrel.core.model import MigrationInfo, Verdict
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
@@ -40,16 +40,16 @@ def repeated_commit_recognised(engine: Engine) -> None:
 def flag_cleared(engine: Engine) -> None:
     """A source that learns of a failure forgets to let writes in again (bug 19)."""
     member = engine.member
-    keeper = member.migrations._keeper
-    change = keeper.change
+    manager = member.migrations._manager
+    change = manager.change
 
     def leave_flagged(pid: PartitionId, row: Row, version: int, committed: str = "") -> None:
-        active = keeper.active.get(pid)
+        active = manager.active.get(pid)
         change(pid, row, version, committed)
         if active is not None and active.role is Role.SOURCE and active.migration.id != committed:
             member.dataplane.roles.begin_source(active.migration)
 
-    replace(keeper, "change", leave_flagged)
+    replace(manager, "change", leave_flagged)
 
 
 def copy_complete(engine: Engine) -> None:
@@ -68,7 +68,7 @@ def copy_complete(engine: Engine) -> None:
     commit = destination.commit_requested
 
     def accept(sender: MemberId, message: MigrationCommitRequested) -> None:
-        incoming = member.migrations._keeper.active.get(message.migration.partition_id)
+        incoming = member.migrations._manager.active.get(message.migration.partition_id)
         if incoming is not None and incoming.role is Role.DESTINATION:
             vars(incoming)["receiving"].complete = True
         commit(sender, message)
@@ -81,9 +81,9 @@ def departure_fails_commit(engine: Engine) -> None:
     execution = engine.member.migrations._loop.execution
     decide = execution._decide
 
-    def succeed(flight: Any, verdict: Verdict, reason: str = "") -> None:
+    def succeed(running: Any, verdict: Verdict, reason: str = "") -> None:
         is_gone = reason == "the destination left the member list"
-        decide(flight, Verdict.SUCCESS if is_gone else verdict, reason)
+        decide(running, Verdict.SUCCESS if is_gone else verdict, reason)
 
     replace(execution, "_decide", succeed)
 
@@ -112,18 +112,18 @@ def told_before_table(engine: Engine) -> None:
 
 def own_indexes_told(engine: Engine) -> None:
     """The index that a migration leads to is not told to services (bug 14)."""
-    keeper = engine.member.migrations._keeper
-    event = keeper._event
+    manager = engine.member.migrations._manager
+    event = manager._event
 
     def without_index(active: ActiveMigration) -> PartitionMigrationEvent:
         return msgspec.structs.replace(event(active), new_replica_index=NO_INDEX)
 
-    replace(keeper, "_event", without_index)
+    replace(manager, "_event", without_index)
 
 
 def carried_applied(engine: Engine) -> None:
     """The finished migrations that a request carries are not looked at (bug 7)."""
-    replace(engine.member.migrations._keeper, "apply_carried", nothing)
+    replace(engine.member.migrations._manager, "apply_carried", nothing)
 
 
 def kept_until_acknowledged(engine: Engine) -> None:
@@ -137,11 +137,11 @@ def failure_counted(engine: Engine) -> None:
     execution = engine.member.migrations._loop.execution
     decide = execution._decide
 
-    def keep(flight: Any, verdict: Verdict, reason: str = "") -> None:
+    def keep(running: Any, verdict: Verdict, reason: str = "") -> None:
         if verdict is Verdict.FAILED:
             replace(execution.queue, "release", nothing)
         try:
-            decide(flight, verdict, reason)
+            decide(running, verdict, reason)
         finally:
             vars(execution.queue).pop("release", None)
 
@@ -154,9 +154,9 @@ def source_may_die(engine: Engine) -> None:
     members_changed = execution.members_changed
 
     def fail(gone: Collection[MemberId]) -> None:
-        for flight in list(execution.flights.values()):
-            if flight.source in gone and flight.destination not in gone:
-                execution._decide(flight, Verdict.FAILED, "the source left the member list")
+        for running in list(execution.running_migrations.values()):
+            if running.source in gone and running.destination not in gone:
+                execution._decide(running, Verdict.FAILED, "the source left the member list")
         members_changed(gone)
 
     replace(execution, "members_changed", fail)

@@ -13,8 +13,8 @@ from whimbrel.core.messages import (
     MigrationOpened,
     MigrationRequested,
 )
-from whimbrel.core.migration.keeper import ActiveMigration
-from whimbrel.core.migration.serial.versions import serial_keeper
+from whimbrel.core.migration.serial.versions import serial_manager
+from whimbrel.core.migration.state_manager import ActiveMigration
 from whimbrel.core.model import MigrationInfo, Step, Verdict
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
@@ -42,22 +42,22 @@ def cleared_before_commit(engine: Engine) -> None:
 def failed_version_not_raised(engine: Engine) -> None:
     """A failed migration leaves the version one short, so a returning destination is not beaten."""
     member = engine.member
-    keeper = member.migrations._keeper
-    apply_completed = keeper.apply_completed
+    manager = member.migrations._manager
+    apply_completed = manager.apply_completed
 
     def apply(migration: MigrationInfo) -> bool:
         pid = migration.partition_id
         if (
             migration.verdict is Verdict.FAILED
             and migration.master == member.ctx.id
-            and keeper.table.versions[pid] == migration.initial_version
+            and manager.table.versions[pid] == migration.initial_version
         ):
-            row = keeper.table.rows[pid]
-            keeper.change(pid, row, migration.initial_version + migration.step.increment)
+            row = manager.table.rows[pid]
+            manager.change(pid, row, migration.initial_version + migration.step.increment)
             return True
         return apply_completed(migration)
 
-    replace(keeper, "apply_completed", apply)
+    replace(manager, "apply_completed", apply)
 
 
 def writes_while_migrating(engine: Engine) -> None:
@@ -76,11 +76,11 @@ def committed_too_early(engine: Engine) -> None:
         pid = execution._by_id.get(message.migration_id)
         if pid is None or not message.success:
             return
-        flight = execution.flights[pid]
-        execution._decide(flight, Verdict.SUCCESS)
-        commit = MigrationCommitRequested(flight.migration.with_verdict(Verdict.SUCCESS), ())
-        if flight.destination != member.ctx.id:
-            member.ctx.send(flight.destination, commit)
+        running = execution.running_migrations[pid]
+        execution._decide(running, Verdict.SUCCESS)
+        commit = MigrationCommitRequested(running.migration.with_verdict(Verdict.SUCCESS), ())
+        if running.destination != member.ctx.id:
+            member.ctx.send(running.destination, commit)
 
     member.migrations._handlers[MigrationDataAnswered] = decide
 
@@ -92,13 +92,13 @@ def any_table_version(engine: Engine) -> None:
     this only makes requests fail.
     """
     migrations = engine.member.migrations
-    loop, keeper = migrations._loop, serial_keeper(migrations._keeper)
+    loop, manager = migrations._loop, serial_manager(migrations._manager)
 
     def accept(kind: type[Message]) -> None:
         take = migrations._handlers[kind]
 
         def taken(sender: MemberId, message: Any) -> None:
-            keeper.version = max(keeper.version, message.migration.initial_version)
+            manager.version = max(manager.version, message.migration.initial_version)
             take(sender, message)
 
         migrations._handlers[kind] = taken
@@ -121,8 +121,8 @@ def cap_ignored(engine: Engine) -> None:
 
 def promotions_not_told(engine: Engine) -> None:
     """Services hear of migrations only, not of a row that gives this member another index."""
-    keeper = engine.member.migrations._keeper
-    announce = keeper._announce
+    manager = engine.member.migrations._manager
+    announce = manager._announce
 
     def silent(
         pid: PartitionId, before: Row, after: Row, active: ActiveMigration | None, committed: str
@@ -131,7 +131,7 @@ def promotions_not_told(engine: Engine) -> None:
             return None, Moment.COMMIT
         return announce(pid, before, after, active, committed)
 
-    replace(keeper, "_announce", silent)
+    replace(manager, "_announce", silent)
 
 
 BUGS: tuple[Bug, ...] = (

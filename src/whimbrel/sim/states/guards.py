@@ -37,7 +37,7 @@ def leave_in_any_state(engine: Engine) -> None:
 
     def wait(member: MemberId) -> bool:
         return may_leave(member) and (
-            ctx.state.migration_allowed or loop._keeper.table.replica_count(member) == 0
+            ctx.state.migration_allowed or loop._manager.table.replica_count(member) == 0
         )
 
     replace(loop, "may_leave", wait)

@@ -14,17 +14,17 @@ from whimbrel.wire.frames import parse_message
 def local_promotion(engine: Engine) -> None:
     """The first backup promotes itself when it sees the primary leave (before 3.7)."""
     member = engine.member
-    keeper = member.migrations._keeper
+    manager = member.migrations._manager
     view_changed = member.membership.on_view_changed
 
     def promote(old: MemberList, new: MemberList) -> None:
         if view_changed is not None:
             view_changed(old, new)
         mine = member.ctx.id
-        for pid, row in enumerate(keeper.table.rows):
+        for pid, row in enumerate(manager.table.rows):
             if row[1] == mine and row[0] is not None and new.get(row[0]) is None:
                 promoted: Row = (mine, None, *row[2:])
-                keeper.change(PartitionId(pid), promoted, keeper.table.versions[pid] + 2)
+                manager.change(PartitionId(pid), promoted, manager.table.versions[pid] + 2)
 
     member.membership.on_view_changed = promote
 
@@ -32,11 +32,11 @@ def local_promotion(engine: Engine) -> None:
 def promoted_from_cold(engine: Engine) -> None:
     """Repair promotes the coldest backup instead of the hottest."""
     member = engine.member
-    keeper = member.migrations._keeper
-    change = keeper.change
+    manager = member.migrations._manager
+    change = manager.change
 
     def swap(pid: PartitionId, row: Row, version: int, committed: str = "") -> None:
-        before = keeper.table.rows[pid]
+        before = manager.table.rows[pid]
         if member.ctx.is_master and before[0] is None and row[0] is not None:
             coldest = (
                 max(index_in(before, one) for one in before if one is not None)
@@ -49,21 +49,21 @@ def promoted_from_cold(engine: Engine) -> None:
                 row = tuple(slots)
         change(pid, row, version, committed)
 
-    replace(keeper, "change", swap)
+    replace(manager, "change", swap)
 
 
 def equal_version_taken(engine: Engine) -> None:
     """A row is taken once more although its version is the one that is held."""
-    keeper = engine.member.migrations._keeper
-    apply_row = keeper.apply_row
+    manager = engine.member.migrations._manager
+    apply_row = manager.apply_row
 
     def take(state: RowState) -> bool:
-        if state.version == keeper.table.version(state.partition_id) > 0:
-            keeper.change(state.partition_id, state.row, state.version)
+        if state.version == manager.table.version(state.partition_id) > 0:
+            manager.change(state.partition_id, state.row, state.version)
             return True
         return apply_row(state)
 
-    replace(keeper, "apply_row", take)
+    replace(manager, "apply_row", take)
 
 
 def cyclic_target(engine: Engine) -> None:
@@ -73,7 +73,7 @@ def cyclic_target(engine: Engine) -> None:
 
     def swapped() -> list[Row]:
         targets = targets_of()
-        for pid, row in enumerate(loop._keeper.table.rows):
+        for pid, row in enumerate(loop._manager.table.rows):
             if row[0] is not None and row[1] is not None:
                 targets[pid] = (row[1], row[0], *row[2:])
                 break
@@ -104,14 +104,14 @@ def backup_takes_writes(engine: Engine) -> None:
 
 def removal_not_believed(engine: Engine) -> None:
     """A member that has woken from a pause does not believe that it was removed."""
-    strangers = engine.member.membership.strangers
-    on_told = strangers.on_told
+    expulsion = engine.member.membership.expulsion
+    on_told = expulsion.on_told
 
     def sceptical(sender: MemberId, address: Address, told: SuspicionTold) -> None:
-        if not strangers._heartbeats.was_paused():
+        if not expulsion._heartbeats.was_paused():
             on_told(sender, address, told)
 
-    replace(strangers, "on_told", sceptical)
+    replace(expulsion, "on_told", sceptical)
 
 
 def newcomers_stay_empty(engine: Engine) -> None:
@@ -130,7 +130,7 @@ def newcomers_stay_empty(engine: Engine) -> None:
             and all(one is not None and members.get(one) for one in row[:depth])
             and not any(one in leaving for one in row if one is not None)
             else target
-            for row, target in zip(loop._keeper.table.rows, targets_of(), strict=True)
+            for row, target in zip(loop._manager.table.rows, targets_of(), strict=True)
         ]
 
     replace(loop, "_targets", lazy)

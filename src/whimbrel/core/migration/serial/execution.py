@@ -14,9 +14,9 @@ class SerialExecution(PlanExecution):
 
     def _must_pause(self) -> bool:
         """Whether the next start has to wait for the migration under way, or for its time."""
-        return bool(self.flights) or super()._must_pause()
+        return bool(self.running_migrations) or super()._must_pause()
 
     def _apply_clears(self) -> None:
         """Clearing a slot changes the table's version, so it waits as well."""
-        if not self.flights:
+        if not self.running_migrations:
             super()._apply_clears()

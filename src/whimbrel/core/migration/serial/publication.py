@@ -18,9 +18,9 @@ from whimbrel.core.messages import (
     LegacyTableRequested,
     LegacyVersionPublished,
 )
-from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.publication import Publisher, Subscriber
-from whimbrel.core.migration.serial.versions import serial_keeper
+from whimbrel.core.migration.serial.versions import serial_manager
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo
 
 _UNKNOWN = -1
@@ -47,10 +47,10 @@ class SerialPublisher(Publisher):
     """The master's side: the same face as the modern publisher, one whole table at a time."""
 
     def __init__(
-        self, ctx: Context, keeper: TableKeeper, withheld: Collection[PartitionId]
+        self, ctx: Context, manager: PartitionStateManager, withheld: Collection[PartitionId]
     ) -> None:
-        super().__init__(ctx, keeper, withheld)
-        self._keeper = serial_keeper(keeper)
+        super().__init__(ctx, manager, withheld)
+        self._manager = serial_manager(manager)
         self.readers: dict[MemberId, Reader] = {}
         self._recent: deque[MigrationInfo] = deque()
 
@@ -109,14 +109,14 @@ class SerialPublisher(Publisher):
             return
         message: LegacyTablePublished | None = None
         for member, reader in self.readers.items():
-            if reader.sent_us is None and reader.acked < self._keeper.version:
+            if reader.sent_us is None and reader.acked < self._manager.version:
                 message = message or self._make()
                 reader.sent_us, reader.cause = self._ctx.now_us, self._ctx.cause
                 reader.is_owed = False
                 self._ctx.send(member, message)
 
     def _make(self) -> LegacyTablePublished:
-        return LegacyTablePublished(self._keeper.version, self._table.image(), tuple(self._recent))
+        return LegacyTablePublished(self._manager.version, self._table.image(), tuple(self._recent))
 
     # -- answers --------------------------------------------------------------------------
 
@@ -165,19 +165,19 @@ class SerialPublisher(Publisher):
     def publish_stamp(self) -> None:
         """The periodic comparison of tables (ADL-10): only the version travels."""
         if self._table.initialised:
-            self._ctx.broadcast(LegacyVersionPublished(self._keeper.version), list(self.readers))
+            self._ctx.broadcast(LegacyVersionPublished(self._manager.version), list(self.readers))
 
     @property
     def unacknowledged(self) -> list[MemberId]:
         """Members that have not acknowledged the newest table, in list order."""
         if not self._table.initialised:
             return []
-        version = self._keeper.version
+        version = self._manager.version
         return [member for member, reader in self.readers.items() if reader.acked < version]
 
     def _trim(self) -> None:
         """Drop the finished migrations that everybody knows, or that are too many (ADL-25)."""
-        newest = self._keeper.version
+        newest = self._manager.version
         known = min((reader.acked for reader in self.readers.values()), default=newest)
         limit = self._ctx.settings.completed_batch_max
         while self._recent and (
@@ -189,9 +189,9 @@ class SerialPublisher(Publisher):
 class SerialSubscriber(Subscriber):
     """Every member's side."""
 
-    def __init__(self, ctx: Context, keeper: TableKeeper) -> None:
-        super().__init__(ctx, keeper)
-        self._serial = serial_keeper(keeper)
+    def __init__(self, ctx: Context, manager: PartitionStateManager) -> None:
+        super().__init__(ctx, manager)
+        self._serial = serial_manager(manager)
         self._recent: dict[str, MigrationInfo] = {}
         self._told = 0
         """Version of the last table that was taken in: it has told what is not newer."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from whimbrel.core.check import check
 from whimbrel.core.jobs import Job, finish
 from whimbrel.core.migration.recovery import Account, Recovery, Settlement, without_data
-from whimbrel.core.migration.serial.versions import serial_keeper, version_of_rows
+from whimbrel.core.migration.serial.versions import serial_manager, version_of_rows
 from whimbrel.core.model import MigrationInfo, Verdict
 
 
@@ -60,13 +60,13 @@ class SerialRecovery(Recovery):
         """All have answered: decide, and bring our own table to the decision, all at once."""
         accounts = yield from self._accounts(own_completed)
         settlement = settle_serial(accounts)
-        keeper = serial_keeper(self._keeper)
+        manager = serial_manager(self._manager)
         for row in settlement.rows:
-            keeper.apply_row(row)
+            manager.apply_row(row)
         for migration in settlement.rolled_back:
-            if not keeper.apply_completed(migration):
+            if not manager.apply_completed(migration):
                 pid = migration.partition_id
-                beyond = max(keeper.version, migration.final_version) + 1
-                keeper.change(pid, keeper.table.row(pid), beyond)
+                beyond = max(manager.version, migration.final_version) + 1
+                manager.change(pid, manager.table.row(pid), beyond)
         self.stop()
         return settlement

@@ -14,12 +14,12 @@ import msgspec
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import PromotionRequested
-from whimbrel.core.migration.keeper import TableKeeper
-from whimbrel.core.migration.mail import Mail
-from whimbrel.core.migration.progress import Process
+from whimbrel.core.migration.loopback import Loopback
+from whimbrel.core.migration.progress import MigrationProcess
 from whimbrel.core.migration.publication import Publisher
 from whimbrel.core.migration.repair import Batch, Repair, image_of
-from whimbrel.core.migration.telling import Told
+from whimbrel.core.migration.reporter import ReportedProcess
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo, RowState, Verdict
 
 
@@ -29,19 +29,19 @@ class SerialRepair(Repair):
     def __init__(
         self,
         ctx: Context,
-        keeper: TableKeeper,
+        manager: PartitionStateManager,
         publisher: Publisher,
-        mail: Mail,
+        loopback: Loopback,
         owed: dict[PartitionId, dict[MemberId, None]],
         on_lost: Callable[[PartitionId, int], None],
-        on_decided: Callable[[Process], None],
+        on_decided: Callable[[MigrationProcess], None],
     ) -> None:
-        super().__init__(ctx, keeper, publisher, mail, owed, on_lost, on_decided)
-        self._waiting: deque[tuple[MemberId, tuple[MigrationInfo, ...], Process, Told | None]] = (
-            deque()
-        )
+        super().__init__(ctx, manager, publisher, loopback, owed, on_lost, on_decided)
+        self._waiting: deque[
+            tuple[MemberId, tuple[MigrationInfo, ...], MigrationProcess, ReportedProcess | None]
+        ] = deque()
         """Batches of this run that are not started; at most one per member and 1,000 rows."""
-        self.rows_max = keeper.table.partition_count  # all changes of a run are one table
+        self.rows_max = manager.table.partition_count  # all changes of a run are one table
 
     def stop(self) -> None:
         """Forget everything: this member is no longer master."""
@@ -51,10 +51,10 @@ class SerialRepair(Repair):
     def _drop_waiting(self) -> None:
         """Start none of the batches that wait; to listeners their process is over."""
         waiting, self._waiting = self._waiting, deque()
-        for *_, told in waiting:
-            self.teller.end(told)
+        for *_, reported in waiting:
+            self.reporter.end(reported)
 
-    def run(self, process: Process, busy: Collection[PartitionId]) -> None:
+    def run(self, process: MigrationProcess, busy: Collection[PartitionId]) -> None:
         """Repair all rows, then promote member by member."""
         self._drop_waiting()
         super().run(process, busy)
@@ -64,27 +64,27 @@ class SerialRepair(Repair):
         self,
         destination: MemberId,
         migrations: tuple[MigrationInfo, ...],
-        process: Process,
-        told: Told | None,
+        process: MigrationProcess,
+        reported: ReportedProcess | None,
     ) -> None:
-        self._waiting.append((destination, migrations, process, told))
+        self._waiting.append((destination, migrations, process, reported))
 
     def _promote_next(self) -> None:
         """Start the next batch, its promotions one after another in the table's version."""
         if self.batches or not self._waiting:
             return
-        destination, migrations, process, told = self._waiting.popleft()
-        version = self._keeper.current_version(migrations[0].partition_id)
+        destination, migrations, process, reported = self._waiting.popleft()
+        version = self._manager.current_version(migrations[0].partition_id)
         stamped: list[MigrationInfo] = []
         for migration in migrations:
             stamped.append(msgspec.structs.replace(migration, initial_version=version))
             version = stamped[-1].final_version
-        super()._promote(destination, tuple(stamped), process, told)
+        super()._promote(destination, tuple(stamped), process, reported)
 
     def _send(self, batch: Batch) -> None:
         self._ctx.resume(batch.process.cause)
         batch.sent_us = self._ctx.now_us
-        table = self._keeper.table
+        table = self._manager.table
         states = {pid: table.state(PartitionId(pid)) for pid in range(table.partition_count)}
         for migration in batch.migrations:
             pid = migration.partition_id
@@ -93,7 +93,7 @@ class SerialRepair(Repair):
         image = image_of(table.partition_count, (one for one in states.values() if one.version))
         losses = tuple(loss for loss in table.losses.values() if states[loss.partition_id].version)
         image = msgspec.structs.replace(image, losses=losses)
-        self._mail.post(
+        self._loopback.post(
             batch.destination, PromotionRequested(batch.number, batch.migrations, image)
         )
 
@@ -117,5 +117,5 @@ class SerialRepair(Repair):
         )
         for number, migration in enumerate(decisions, 1):
             pid = migration.partition_id
-            self._keeper.change(pid, self._keeper.table.row(pid), beyond + number)
+            self._manager.change(pid, self._manager.table.row(pid), beyond + number)
             self._publisher.stage_row(pid)

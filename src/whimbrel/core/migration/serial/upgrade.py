@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.jobs import Job
-from whimbrel.core.migration.keeper import TableKeeper
 from whimbrel.core.migration.recovery import Recovery, Settlement
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo
 
 
-class UpgradedKeeper(TableKeeper):
-    """The keeper of a table that had one version until the switch."""
+class UpgradedStateManager(PartitionStateManager):
+    """The manager of a table that had one version until the switch."""
 
     floor = 0
     """The last version of the whole table, as far as this member knew."""
@@ -30,19 +30,19 @@ class UpgradedRecovery(Recovery):
     def finishing(self, own_completed: Iterable[MigrationInfo]) -> Job[Settlement]:
         """As the modern one; then raise what is below the last version of the table."""
         settlement = yield from super().finishing(own_completed)
-        if isinstance(self._keeper, UpgradedKeeper):
-            raise_versions(self._keeper, self._keeper.floor)
+        if isinstance(self._manager, UpgradedStateManager):
+            raise_versions(self._manager, self._manager.floor)
         return settlement
 
 
-def raise_versions(keeper: TableKeeper, floor: int) -> int:
+def raise_versions(manager: PartitionStateManager, floor: int) -> int:
     """Give every arranged partition below ``floor`` that version, its row as it is (PIM-43).
 
     Returns:
         How many were raised.
     """
-    table = keeper.table
+    table = manager.table
     below = [pid for pid, version in enumerate(table.versions) if 0 < version < floor]
     for pid in map(PartitionId, below):
-        keeper.change(pid, table.row(pid), floor)
+        manager.change(pid, table.row(pid), floor)
     return len(below)

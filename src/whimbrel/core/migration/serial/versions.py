@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.ids import PartitionId, Row
-from whimbrel.core.migration.keeper import TableKeeper
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo, RowState
 from whimbrel.core.partition.table import PartitionTable
 from whimbrel.core.ports import FragmentHost
@@ -24,7 +24,7 @@ def version_of_rows(rows: Iterable[RowState]) -> int:
     return max((row.version for row in rows), default=0)
 
 
-class SerialKeeper(TableKeeper):
+class SerialStateManager(PartitionStateManager):
     """Owner of a table that has one version.
 
     Attributes:
@@ -45,7 +45,7 @@ class SerialKeeper(TableKeeper):
             self.apply_completed(migration)
 
     def change(self, pid: PartitionId, row: Row, version: int, committed: str = "") -> None:
-        """As in the modern keeper; the table's version follows."""
+        """As in the modern manager; the table's version follows."""
         self.version = max(self.version, version)
         super().change(pid, row, version, committed)
 
@@ -74,12 +74,12 @@ class SerialKeeper(TableKeeper):
         return True
 
 
-def serial_keeper(keeper: TableKeeper) -> SerialKeeper:
-    """The keeper as what it is in this room.
+def serial_manager(manager: PartitionStateManager) -> SerialStateManager:
+    """The manager as what it is in this mode.
 
     Raises:
         InvariantViolation: It keeps a table of the modern kind.
     """
-    if not isinstance(keeper, SerialKeeper):
+    if not isinstance(manager, SerialStateManager):
         raise InvariantViolation("serial migrations need a table with one version")
-    return keeper
+    return manager

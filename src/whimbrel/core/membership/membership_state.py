@@ -1,4 +1,4 @@
-"""What the parts of the membership room share: the phase, the installed list, the ways out.
+"""What the parts of membership share: the phase, the installed list, the ways out.
 
 Knows how a member list is put in place (links, effects, callbacks, in this order) and how the
 member ends. Does not know when any of this should happen; the parts decide.
@@ -14,7 +14,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.effects import LinkUnwanted, LinkWanted, MembersChanged, Stopped
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import Detector
-from whimbrel.core.membership.parts import told_of
+from whimbrel.core.membership.split_brain import told_of
 from whimbrel.core.messages import Census, MembersPublished, SuspicionTold
 from whimbrel.core.model import LostStructure, MemberInfo, MemberList, structures_in_words
 
@@ -25,7 +25,7 @@ PROCESSES_OVER_MAX = 256
 """Removed processes whose late requests are known; the oldest are forgotten."""
 
 
-class Phase(enum.Enum):
+class MemberPhase(enum.Enum):
     """Where the member stands in its life."""
 
     IDLE = "idle"
@@ -34,8 +34,8 @@ class Phase(enum.Enum):
     ENDED = "ended"
 
 
-class Room:
-    """State and callbacks of the membership room of one member, for one incarnation."""
+class MembershipState:
+    """State and callbacks of the membership of one member, for one incarnation."""
 
     def __init__(self, ctx: Context) -> None:
         """Start idle, with an empty list.
@@ -44,7 +44,7 @@ class Room:
             ctx: Shared with the other rooms; ``ctx.members`` is replaced only here.
         """
         self.ctx = ctx
-        self.phase = Phase.IDLE
+        self.phase = MemberPhase.IDLE
         self.detector = Detector(ctx)
         self.accepted: MemberId | None = None
         """The claimant whose claim we accepted and whose list we wait for."""
@@ -148,7 +148,7 @@ class Room:
         check(new.version > old.version, "member lists are installed in rising version order")
         check(len(dict.fromkeys(ids)) == len(ids), "no member stands twice in a member list")
         check(mine is not None, "an installed member list contains the installer")
-        was_joined = self.phase is Phase.MEMBER
+        was_joined = self.phase is MemberPhase.MEMBER
         was_master = ctx.is_master
         removed = [info for info in old.members if new.get(info.id) is None]
         self._note_changes(old, new, removed)
@@ -158,7 +158,7 @@ class Room:
         self.parting = {item: None for item in self.parting if new.get(item) is not None}
         self.accepted = None
         self.is_claiming = False
-        self.phase = Phase.MEMBER
+        self.phase = MemberPhase.MEMBER
         for info in new.members:
             self.want_link(info)
         if ctx.is_master:
@@ -243,7 +243,7 @@ class Room:
             exit_status: 0 after a graceful leave.
             is_end: Whether all data members leave.
         """
-        self.phase = Phase.ENDED
+        self.phase = MemberPhase.ENDED
         self.ctx.note("stopped", "info" if exit_status == 0 else "error", reason=reason)
         gone = () if self.discarded is None else self.discarded(is_end)
         if gone:
@@ -254,7 +254,7 @@ class Room:
 
     def expel(self, reason: str) -> None:
         """End: the cluster goes on without us (M5); the callback tells the member."""
-        self.phase = Phase.ENDED
+        self.phase = MemberPhase.ENDED
         self.ctx.note("expelled", "error", reason=reason)
         if self.on_expelled is not None:
             self.on_expelled(reason)

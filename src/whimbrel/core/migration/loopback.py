@@ -13,8 +13,10 @@ from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import Message
 
 
-class Mail:
-    """Outgoing messages of the migration room; ``inbox`` is drained at the end of each step."""
+class Loopback:
+    """Outgoing messages of the migration room; those to ourselves go to ``inbox``, which is drained
+    at the end of each step.
+    """
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx

@@ -8,20 +8,20 @@ shows the list that admitted it. So nobody who was let in is lost with the maste
 from __future__ import annotations
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.room import Room
+from whimbrel.core.membership.membership_state import MembershipState
 from whimbrel.core.messages import JoinersNoted, JoinersTold
 from whimbrel.core.model import MemberInfo, MemberList
 
-NEWCOMERS_MAX = 1_000
+PENDING_JOINERS_MAX = 1_000
 """Joiners remembered; the oldest are forgotten. Not less than joiners may wait at the master."""
 
 
-class Newcomers:
+class PendingJoiners:
     """What a member knows about joiners that are not on its list."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, membership: MembershipState) -> None:
         """Begin knowing nobody."""
-        self._room = room
+        self._membership = membership
         self._known: dict[MemberId, tuple[MemberInfo, int]] = {}
         """Each joiner, and when the master named it last."""
 
@@ -31,20 +31,20 @@ class Newcomers:
         While we claim there is no answer: the old master then admits nobody, and the claim need
         not look for joiners that come up while it runs.
         """
-        ctx = self._room.ctx
-        if sender != self._room.taken_master or sender == ctx.id:
+        ctx = self._membership.ctx
+        if sender != self._membership.taken_master or sender == ctx.id:
             return
         for info in told.joiners:
             self._forget(info)
             self._known[info.id] = (info, ctx.now_us)
-        while len(self._known) > NEWCOMERS_MAX:
+        while len(self._known) > PENDING_JOINERS_MAX:
             del self._known[next(iter(self._known))]
         ctx.send(sender, JoinersNoted(told.joiners))
 
     def forget_listed(self) -> None:
         """A list was installed: who is on it needs no looking for, nor who was at its address."""
         if self._known:
-            for info in self._room.ctx.members.members:
+            for info in self._membership.ctx.members.members:
                 self._forget(info)
 
     def _forget(self, process: MemberInfo) -> None:
@@ -59,7 +59,7 @@ class Newcomers:
         One that has tried for longer than the join time-out has given up, or is joined for so
         long that its list has reached us.
         """
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         since_us = ctx.now_us - ctx.settings.join_timeout_us
         for member, (_, told_us) in list(self._known.items()):
             if told_us < since_us:

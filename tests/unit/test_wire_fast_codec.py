@@ -8,7 +8,7 @@ import pytest
 from tests.unit.wire_samples import frame
 
 from whimbrel.errors import ProtocolError
-from whimbrel.wire import hot
+from whimbrel.wire import fast_codec
 from whimbrel.wire.codec import decode_request, encode_event, encode_request, encode_response
 from whimbrel.wire.frames import BACKUP_EVENT, FINAL, NULL, UNFRAGMENTED, parse_message
 from whimbrel.wire.protocol_table import SHAPES
@@ -23,7 +23,10 @@ def test_key_requests_equal_the_table(name: str) -> None:
     for kept in ("", "flights", "größe"):
         raw = parse_message(encode_request(name, 1, 2, name=kept, key=KEY, thread_id=3))
         fields = decode_request(raw)[1]
-        assert hot.decode_key_request(raw[0], raw[3]) == (fields["name"].encode(), fields["key"])
+        assert fast_codec.decode_key_request(raw[0], raw[3]) == (
+            fields["name"].encode(),
+            fields["key"],
+        )
 
 
 @pytest.mark.parametrize("name", ["Map.put", "Map.set", "Map.putIfAbsent", "Map.putTransient"])
@@ -33,7 +36,7 @@ def test_put_requests_equal_the_table(name: str) -> None:
         request = encode_request(name, 1, 2, name="m", key=KEY, value=VALUE, thread_id=3, ttl=ttl)
         raw = parse_message(request)
         fields = decode_request(raw)[1]
-        assert hot.decode_put_request(raw[0], raw[3]) == (
+        assert fast_codec.decode_put_request(raw[0], raw[3]) == (
             fields["name"].encode(),
             fields["key"],
             fields["value"],
@@ -50,39 +53,41 @@ def test_bad_requests_are_refused() -> None:
             parts = [*good[:at], bad, *good[at + 1 :]]
             raw = parse_message(frame(fixed, UNFRAGMENTED) + b"".join(parts) + frame(b"", FINAL))
             with pytest.raises(ProtocolError):
-                hot.decode_put_request(raw[0], raw[3])
+                fast_codec.decode_put_request(raw[0], raw[3])
             if at < 2:
                 with pytest.raises(ProtocolError):
-                    hot.decode_key_request(raw[0], raw[3])
+                    fast_codec.decode_key_request(raw[0], raw[3])
     for first, count in ((fixed[:-9], 3), (fixed, 0), (fixed, 1)):
         body = b"".join(good[:count])
         raw = parse_message(frame(first, UNFRAGMENTED) + body + frame(b"", FINAL | NULL))
         with pytest.raises(ProtocolError):
-            hot.decode_put_request(raw[0], raw[3])
+            fast_codec.decode_put_request(raw[0], raw[3])
         with pytest.raises(ProtocolError):
-            hot.decode_key_request(raw[0], raw[3])
+            fast_codec.decode_key_request(raw[0], raw[3])
 
 
 def test_responses_equal_the_table() -> None:
     """Goal: byte for byte the table-driven responses, with and without acknowledgements."""
     for acks in (0, 1, 6):
         for value in (None, VALUE):
-            assert hot.data_response(TYPES["Map.get"], -7, acks, value) == encode_response(
+            assert fast_codec.data_response(TYPES["Map.get"], -7, acks, value) == encode_response(
                 "Map.get", -7, acks, response=value
             )
         for flag in (True, False):
-            assert hot.bool_response(TYPES["Map.containsKey"], 7, acks, flag) == encode_response(
-                "Map.containsKey", 7, acks, response=flag
-            )
-        assert hot.empty_response(TYPES["Map.set"], 7, acks) == encode_response("Map.set", 7, acks)
-        plain = hot.data_response(TYPES["Map.put"], 1, 0, VALUE)
-        assert hot.with_backup_acks(plain, acks) == hot.data_response(
+            assert fast_codec.bool_response(
+                TYPES["Map.containsKey"], 7, acks, flag
+            ) == encode_response("Map.containsKey", 7, acks, response=flag)
+        assert fast_codec.empty_response(TYPES["Map.set"], 7, acks) == encode_response(
+            "Map.set", 7, acks
+        )
+        plain = fast_codec.data_response(TYPES["Map.put"], 1, 0, VALUE)
+        assert fast_codec.with_backup_acks(plain, acks) == fast_codec.data_response(
             TYPES["Map.put"], 1, acks, VALUE
         )
 
 
 def test_backup_events_equal_the_table() -> None:
     """Goal: the acknowledgement event, marked both as an event and as a backup event."""
-    assert hot.backup_event(5, 6) == encode_event(
+    assert fast_codec.backup_event(5, 6) == encode_event(
         "Client.localBackupListener", "backup", 5, -1, BACKUP_EVENT, source_correlation_id=6
     )

@@ -47,7 +47,7 @@ class ActiveMigration:
         return True
 
 
-class TableKeeper:
+class PartitionStateManager:
     """Owner of the table and of the active migrations of one member."""
 
     def __init__(self, ctx: Context, host: FragmentHost, table: PartitionTable) -> None:

@@ -1,4 +1,4 @@
-"""Tells listeners how the master's migrations go on (PIM-58, FN-16).
+"""Reports to listeners how the master's migrations go on (PIM-58, FN-16).
 
 A process of listeners is what was planned together: the promotions of one repair, the new empty
 primaries of one repair, or one plan. Steps that only empty a slot copy nothing and are not told.
@@ -26,7 +26,7 @@ from whimbrel.core.model import MigrationInfo, Verdict
 US_PER_MS = 1_000
 
 
-class Told:
+class ReportedProcess:
     """A process as listeners know it."""
 
     __slots__ = ("completed", "ended", "failed", "planned", "started_ms", "started_us")
@@ -47,35 +47,37 @@ class Told:
         )
 
 
-class Teller:
-    """The master's voice; silent while nobody is set to hear it."""
+class MigrationReporter:
+    """Reports of the master; silent while nobody is set to hear them."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.emit: Callable[[GridEvent], None] | None = None
         self.hook: Hook | None = None
 
-    def begin(self, planned: int) -> Told | None:
+    def begin(self, planned: int) -> ReportedProcess | None:
         """A process of so many replicas begins; None when it is empty."""
         if planned <= 0:
             return None
-        told = Told(planned, self._ctx.now_us, self._ctx.wall_ms)
+        reported = ReportedProcess(planned, self._ctx.now_us, self._ctx.wall_ms)
         if self.emit is not None:
-            self.emit(MigrationStarted(told.state(self._ctx.now_us)))
-        return told
+            self.emit(MigrationStarted(reported.state(self._ctx.now_us)))
+        return reported
 
     def started(self, migration: MigrationInfo) -> None:
         """The master asks for a migration or promotion."""
         if self.hook is not None:
             self.hook(Moment.START, event_of(migration, Endpoint.MASTER, self._ctx.id))
 
-    def decided(self, told: Told | None, migration: MigrationInfo, elapsed_us: int) -> None:
+    def decided(
+        self, reported: ReportedProcess | None, migration: MigrationInfo, elapsed_us: int
+    ) -> None:
         """A migration or promotion of a process has its verdict."""
         if self.hook is not None:
             self.hook(Moment.COMPLETE, event_of(migration, Endpoint.MASTER, self._ctx.id))
         step = migration.step
         self.replica(
-            told,
+            reported,
             migration.partition_id,
             step.destination_new,
             step.source,
@@ -86,7 +88,7 @@ class Teller:
 
     def replica(
         self,
-        told: Told | None,
+        reported: ReportedProcess | None,
         partition_id: PartitionId,
         index: ReplicaIndex,
         source: MemberId | None,
@@ -95,25 +97,25 @@ class Teller:
         elapsed_us: int,
     ) -> None:
         """One replica of a process is decided; with the last one the process ends."""
-        if told is None or told.ended:
+        if reported is None or reported.ended:
             return
-        told.completed += success
-        told.failed += not success
+        reported.completed += success
+        reported.failed += not success
         if self.emit is not None:
             elapsed_ms = elapsed_us // US_PER_MS
-            state = told.state(self._ctx.now_us)
+            state = reported.state(self._ctx.now_us)
             self.emit(
                 ReplicaMigrated(
                     state, partition_id, index, source, destination, success, elapsed_ms
                 )
             )
-        if told.completed + told.failed == told.planned:
-            self.end(told)
+        if reported.completed + reported.failed == reported.planned:
+            self.end(reported)
 
-    def end(self, told: Told | None) -> None:
+    def end(self, reported: ReportedProcess | None) -> None:
         """Nothing of a process runs any more; telling it twice is telling it once."""
-        if told is None or told.ended:
+        if reported is None or reported.ended:
             return
-        told.ended = True
+        reported.ended = True
         if self.emit is not None:
-            self.emit(MigrationFinished(told.state(self._ctx.now_us)))
+            self.emit(MigrationFinished(reported.state(self._ctx.now_us)))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
 from whimbrel.core.messages import RoleChangeAnswered, RoleChangeRequested
 from whimbrel.core.model import MemberList
 from whimbrel.errors import GridError, IllegalStateError, UnsupportedError, UsageError
@@ -82,13 +82,13 @@ class Wish:
 class RoleChanges:
     """The wishing member's side, and the master's side of a promotion."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, membership: MembershipState) -> None:
         """Begin without a wish.
 
         Args:
-            room: The membership room.
+            membership: What the parts share.
         """
-        self._room = room
+        self._membership = membership
         self.wish: Wish | None = None
         self.demote: Callable[[RoleChangeRequested], None] | None = None
         """The master's side of a demotion."""
@@ -113,12 +113,12 @@ class RoleChanges:
             return 0
         wish = self.wish
         if wish is None:
-            master = self._room.taken_master
+            master = self._membership.taken_master
             if master is None:
                 then(IllegalStateError("this member knows no master"))
                 return 0
             wish = self.wish = Wish(
-                self._room.ctx.next_number(), lite, master, self._room.ctx.cause
+                self._membership.ctx.next_number(), lite, master, self._membership.ctx.cause
             )
             wish.waiters.append(then)
             self._ask(wish)
@@ -128,8 +128,8 @@ class RoleChanges:
 
     def _refusal(self, lite: bool) -> GridError | None:
         """Why a wish makes no sense here; nothing is sent then (GCM-16, GCM-17)."""
-        room, ctx = self._room, self._room.ctx
-        if room.phase is not Phase.MEMBER:
+        membership, ctx = self._membership, self._membership.ctx
+        if membership.phase is not MemberPhase.MEMBER:
             return IllegalStateError("this member is on no list")
         if cluster_version_of(ctx.members.cluster_version) < CLUSTER_VERSION_MIN:
             return UnsupportedError(
@@ -146,7 +146,7 @@ class RoleChanges:
 
     def _ask(self, wish: Wish) -> None:
         """One request to the member known as master, which may be ourselves (GCM-18)."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         ctx.resume(wish.cause)
         ctx.arm(ROLE_TIMER, ctx.settings.leave_retry_us)
         request = RoleChangeRequested(wish.call, ctx.id, wish.lite)
@@ -162,36 +162,36 @@ class RoleChanges:
 
     def on_answer(self, sender: MemberId, answer: RoleChangeAnswered) -> None:
         """Install the list that is the answer (GCM-23), or end with the error it tells."""
-        wish, room = self.wish, self._room
+        wish, membership = self.wish, self._membership
         if wish is None or answer.call != wish.call or sender != wish.master:
             return
         if answer.problem:
             self._end(error_of(answer.problem, answer.reason))
             return
         new = answer.list
-        mine = None if new is None else new.get(room.ctx.id)
+        mine = None if new is None else new.get(membership.ctx.id)
         if new is None or mine is None or mine.lite != wish.lite:
             self._end(IllegalStateError("the master's answer is not the list that was asked for"))
-        elif sender == room.taken_master and new.version > room.ctx.members.version:
-            room.install(new)
+        elif sender == membership.taken_master and new.version > membership.ctx.members.version:
+            membership.install(new)
         self.follow()
 
     def follow(self) -> None:
         """A new list, or another master: the wish may be fulfilled, or never will be (GCM-24)."""
-        wish, room = self.wish, self._room
-        if wish is None or room.phase is not Phase.MEMBER:
+        wish, membership = self.wish, self._membership
+        if wish is None or membership.phase is not MemberPhase.MEMBER:
             return
-        if room.ctx.me.lite == wish.lite:
+        if membership.ctx.me.lite == wish.lite:
             self._end(None)
-        elif room.taken_master != wish.master:
+        elif membership.taken_master != wish.master:
             if not wish.lite:
                 self._end(
                     IllegalStateError(
                         "the master has changed during the promotion; it may be repeated safely"
                     )
                 )
-            elif room.taken_master is not None and not room.is_claiming:
-                wish.master = room.taken_master  # a long way: the timer asks the next one
+            elif membership.taken_master is not None and not membership.is_claiming:
+                wish.master = membership.taken_master  # a long way: the timer asks the next one
 
     def give_up(self, reason: str) -> None:
         """This member ends: nobody will answer."""
@@ -201,9 +201,9 @@ class RoleChanges:
         wish, self.wish = self.wish, None
         if wish is None:
             return
-        self._room.ctx.disarm(ROLE_TIMER)
+        self._membership.ctx.disarm(ROLE_TIMER)
         word = "" if error is None else str(error)
-        self._room.ctx.note("role_change_ended", lite=wish.lite, problem=word)
+        self._membership.ctx.note("role_change_ended", lite=wish.lite, problem=word)
         for then in wish.waiters:
             then(error)
 
@@ -211,7 +211,7 @@ class RoleChanges:
 
     def on_request(self, sender: MemberId, address: Address, request: RoleChangeRequested) -> None:
         """Decide about a request, the first or a repeated one."""
-        room, ctx = self._room, self._room.ctx
+        membership, ctx = self._membership, self._membership.ctx
         refusal = self._refused(sender, request)
         if refusal is not None:
             answer = refused(request, refusal)
@@ -226,14 +226,16 @@ class RoleChanges:
             return
         if info is not None and info.lite:
             ctx.note("member_promoted", member=request.member)
-            room.install(with_lite(ctx.members, request.member, lite=False))
+            membership.install(with_lite(ctx.members, request.member, lite=False))
         self.answer(request.member, RoleChangeAnswered(request.call, "", "", ctx.members))
 
     def _refused(self, sender: MemberId, request: RoleChangeRequested) -> GridError | None:
         """Why the master, or who is taken for it, does not do it (GCM-19, GCM-20, GCM-26)."""
-        room, ctx = self._room, self._room.ctx
+        membership, ctx = self._membership, self._membership.ctx
         if not ctx.is_master:  # nor is a claimant, whose list begins with the old one
-            word = "its claim is still running" if room.is_claiming else "it is not the master"
+            word = (
+                "its claim is still running" if membership.is_claiming else "it is not the master"
+            )
             return IllegalStateError(f"member {ctx.me.address} does not decide this: {word}")
         info = ctx.members.get(request.member)
         if info is None or sender != request.member:
@@ -249,10 +251,10 @@ class RoleChanges:
 
     def answer(self, to: MemberId, answer: RoleChangeAnswered) -> None:
         """Answer a member of the list, ourselves included."""
-        if to == self._room.ctx.id:
+        if to == self._membership.ctx.id:
             self.on_answer(to, answer)
         else:
-            self._room.ctx.send(to, answer)
+            self._membership.ctx.send(to, answer)
 
 
 def refused(request: RoleChangeRequested, error: GridError) -> RoleChangeAnswered:

@@ -52,11 +52,11 @@ def test_a_client_is_known_by_its_first_bytes_however_they_are_cut() -> None:
             await asyncio.sleep(0)
         await until(lambda: node.fake.received.get(1) == b"CP2abc", "all bytes")
         assert node.fake.calls == [("opened", 1, "127.0.0.1")]
-        node.door.clients[1].send(b"answer")
+        node.acceptor.clients[1].send(b"answer")
         assert await streams[0].readexactly(6) == b"answer"
         streams[1].close()
         await until(lambda: ("closed", 1) in node.fake.calls, "the end")
-        assert not node.door.clients
+        assert not node.acceptor.clients
         assert node.flushes >= 2
         await node.end()
 
@@ -82,7 +82,7 @@ def test_foreign_bytes_are_turned_away_at_once_and_told_once() -> None:
     run(scenario)
 
 
-def test_callers_that_say_nothing_give_way() -> None:
+def test_connections_that_say_nothing_give_way() -> None:
     """Goal: undecided connections are bounded; the oldest goes first, clients stay."""
 
     async def scenario() -> None:
@@ -90,13 +90,15 @@ def test_callers_that_say_nothing_give_way() -> None:
         address = await node.listen()
         client = await dial(address)
         client[1].write(b"CP2")
-        await until(lambda: node.door.clients, "the client")
+        await until(lambda: node.acceptor.clients, "the client")
         oldest = await dial(address)
-        await until(lambda: node.door.gauges()["connections_undecided"] == 1, "one caller")
+        await until(
+            lambda: node.acceptor.gauges()["connections_undecided"] == 1, "one undecided connection"
+        )
         others = [await dial(address) for _ in range(2)]
         assert await ended(oldest)
         assert node.counters["connections_dropped_undecided"] == 1
-        assert len(node.door.clients) == 1
+        assert len(node.acceptor.clients) == 1
         for streams in (client, *others):
             streams[1].close()
         await node.end()
@@ -105,27 +107,29 @@ def test_callers_that_say_nothing_give_way() -> None:
 
 
 def test_handshakes_and_half_messages_have_a_time_limit() -> None:
-    """Goal: silent callers, silent members, clients that never authenticate and clients that
+    """Goal: silent connections, silent members, clients that never authenticate and clients that
     stop within a message are closed in time; a client that is merely idle is not.
     """
 
     async def scenario() -> None:
         node = FakeNode(handshake_timeout_us=10_000)
-        node.door.end()  # the test looks itself, instead of every second
+        node.acceptor.end()  # the test looks itself, instead of every second
         address = await node.listen()
         kinds = (b"", b"C", wire.PRELUDE, b"CP2 never", b"CP2 half", b"CP2 idle")
         streams = [await dial(address) for _ in kinds]
         for (_, writer), data in zip(streams, kinds, strict=True):
             writer.write(data)
-        await until(lambda: len(node.fake.received) == 3 and node.door.members, "all are served")
+        await until(
+            lambda: len(node.fake.received) == 3 and node.acceptor.members, "all are served"
+        )
         conns = {data: conn for conn, data in node.fake.received.items()}
         node.fake.unfinished = [(conns[b"CP2 never"], False), (conns[b"CP2 half"], True)]
         await asyncio.sleep(0.02)  # their silence, longer than the time limit, is the fault
-        node.door._close_silent()
+        node.acceptor._close_silent()
         for number in range(5):
             assert await ended(streams[number]), kinds[number]
         assert node.counters["connections_too_slow"] == 5
-        assert list(node.door.clients) == [conns[b"CP2 idle"]]
+        assert list(node.acceptor.clients) == [conns[b"CP2 idle"]]
         streams[5][1].close()
         await node.end()
 
@@ -140,14 +144,14 @@ def test_clients_are_limited_and_members_are_not_kept_out() -> None:
         address = await node.listen()
         first = await dial(address)
         first[1].write(b"CP2")
-        await until(lambda: node.door.clients, "the first client")
+        await until(lambda: node.acceptor.clients, "the first client")
         second = await dial(address)
         second[1].write(b"CP2")
         assert await ended(second)
         assert node.counters["clients_refused_by_limit"] == 1
         member = await dial(address)
         member[1].write(greeting())
-        await until(lambda: any(m.greeting for m in node.door.members), "the member")
+        await until(lambda: any(m.greeting for m in node.acceptor.members), "the member")
         for streams in (first, member):
             streams[1].close()
         await node.end()
@@ -214,7 +218,7 @@ def test_member_frames_reach_the_engine_in_order() -> None:
         assert node.fake.stimuli == [expected]
         assert [(peer, kind) for peer, kind, _ in node.fake.frames] == [("peer", 2), ("peer", 3)]
         writer.close()
-        await until(lambda: not node.door.members, "the end")
+        await until(lambda: not node.acceptor.members, "the end")
         await node.end()
 
     run(scenario)
@@ -234,7 +238,7 @@ def test_members_of_another_cluster_may_only_ask() -> None:
         for bad in (beat, wire.encode_frame(wire.BACKUPS, b"")):
             streams = await dial(address)
             streams[1].write(greeting("other"))
-            await until(lambda: any(m.greeting for m in node.door.members), "the greeting")
+            await until(lambda: any(m.greeting for m in node.acceptor.members), "the greeting")
             streams[1].write(probe + bad)
             assert await ended(streams)
         assert len(node.fake.stimuli) == 2
@@ -267,7 +271,7 @@ def test_bad_member_bytes_end_the_connection_only() -> None:
             assert await ended(streams), data
         assert node.counters["link_protocol_errors"] == 6
         assert node.crashes == []
-        assert not node.door.members
+        assert not node.acceptor.members
         await node.end()
 
     run(scenario)
@@ -300,8 +304,8 @@ def test_a_client_that_does_not_read_is_paused_then_cut() -> None:
         raw.setblocking(False)
         await node.loop.sock_connect(raw, (address.host, address.port))
         await node.loop.sock_sendall(raw, b"CP2")
-        await until(lambda: node.door.clients, "the client")
-        client = node.door.clients[1]
+        await until(lambda: node.acceptor.clients, "the client")
+        client = node.acceptor.clients[1]
         while ("paused", 1) not in node.fake.calls:
             client.send(b"a" * 65536)
             await asyncio.sleep(0)
@@ -329,9 +333,9 @@ def test_the_engine_closes_a_client_after_its_last_answer() -> None:
         node = FakeNode()
         streams = await dial(await node.listen())
         streams[1].write(b"CP2")
-        await until(lambda: node.door.clients, "the client")
-        node.door.clients[1].send(b"no" * 1000)
-        node.door.close_client(1)
+        await until(lambda: node.acceptor.clients, "the client")
+        node.acceptor.clients[1].send(b"no" * 1000)
+        node.acceptor.close_client(1)
         assert await streams[0].read(-1) == b"no" * 1000
         streams[1].close()
         assert ("closed", 1) not in node.fake.calls

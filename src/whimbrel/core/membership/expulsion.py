@@ -5,7 +5,7 @@ ourselves, and how a part of the cluster that was lost sight of is looked for. W
 that went separate ways meet, the weaker one gives way: fewer members, then the lower list version,
 then the greater id of its master. Both sides compute the same from one list each. Two lists without
 a common member are a split: then ``parts`` decides. What the weaker part held is merged then, and
-also where each had removed the other's master (``parts.is_split``).
+also where each had removed the other's master (``split_brain.is_split``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import FOLLOWS_ANOTHER
 from whimbrel.core.membership.heartbeats import Heartbeats
-from whimbrel.core.membership.parts import is_apart, is_split, is_weaker
-from whimbrel.core.membership.room import Phase, Room
+from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
+from whimbrel.core.membership.split_brain import is_apart, is_split, is_weaker
 from whimbrel.core.messages import ProbeAnswered, ProbeRequested, SuspicionTold
 
 SEARCH_TIMER = "membership.search"
@@ -24,12 +24,12 @@ TOLD_MAX = 1_000
 """Strangers whose last answer is remembered, so that each gets one per heartbeat interval."""
 
 
-class Strangers:
+class Expulsion:
     """Suspicions told and taken, and the search for lost members."""
 
-    def __init__(self, room: Room, heartbeats: Heartbeats) -> None:
+    def __init__(self, membership: MembershipState, heartbeats: Heartbeats) -> None:
         """Begin with ``start`` when the first list is installed."""
-        self._room = room
+        self._membership = membership
         self._heartbeats = heartbeats
         self._told_us: dict[MemberId, int] = {}
 
@@ -47,7 +47,7 @@ class Strangers:
             address: Where it listens.
             version: Version of its member list, -1 when unknown.
         """
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         if ctx.is_master or ctx.members.version > version >= 0:
             self._send(stranger, address)
 
@@ -56,7 +56,7 @@ class Strangers:
         self._send(sender, address)
 
     def _send(self, stranger: MemberId, address: Address) -> None:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         if self._heartbeats.was_paused():
             # Our list may be long out of date; the others know better and will tell us.
             return
@@ -68,38 +68,40 @@ class Strangers:
         if len(self._told_us) > TOLD_MAX:
             del self._told_us[next(iter(self._told_us))]
         if ctx.is_member(stranger):
-            ctx.send(stranger, self._room.suspicion(stranger))
+            ctx.send(stranger, self._membership.suspicion(stranger))
         else:
-            ctx.send_to(address, self._room.suspicion(stranger))
+            ctx.send_to(address, self._membership.suspicion(stranger))
 
     # -- being told -----------------------------------------------------------------------
 
     def on_told(self, sender: MemberId, address: Address, told: SuspicionTold) -> None:
         """Somebody goes on without us: end, or treat the sender as the one who is lost."""
-        room, ctx = self._room, self._room.ctx
+        membership, ctx = self._membership, self._membership.ctx
         if told.to not in (None, ctx.id) or self._is_incompatible(told):
             return
-        rules = ctx.is_master or room.is_claiming
+        rules = ctx.is_master or membership.is_claiming
         if ctx.id in told.members:
             # Not for a follower: it is on its master's list, or on one it will get in time.
             if rules and ctx.is_member(sender):
-                room.detector.gone(sender, FOLLOWS_ANOTHER)
+                membership.detector.gone(sender, FOLLOWS_ANOTHER)
         elif self._must_yield(sender, told):
             if ctx.is_master:
                 for member in ctx.others():
                     ctx.send(member, msgspec.structs.replace(told, to=member))
-            room.is_split = is_split(ctx.members, told)
-            room.gone_on, room.gone_on_at = told.members, told.addresses
-            room.expel(f"list version {told.list_version} of master {told.master} is without us")
+            membership.is_split = is_split(ctx.members, told)
+            membership.gone_on, membership.gone_on_at = told.members, told.addresses
+            membership.expel(
+                f"list version {told.list_version} of master {told.master} is without us"
+            )
         elif ctx.is_member(sender):
             # It lives in a weaker part of the cluster: for ours it is dead.
-            room.detector.gone(sender, FOLLOWS_ANOTHER)
+            membership.detector.gone(sender, FOLLOWS_ANOTHER)
         elif ctx.is_master:
             self._send(sender, address)
 
     def _is_incompatible(self, told: SuspicionTold) -> bool:
         """Whether it is a cluster that we can never join: neither gives way, both say so."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         if told.partition_count in (0, ctx.settings.partition_count):
             return False
         ctx.note(
@@ -115,16 +117,16 @@ class Strangers:
         return True
 
     def _must_yield(self, sender: MemberId, told: SuspicionTold) -> bool:
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         ours, version = ctx.members, told.list_version
         if not told.members:
-            if sender == self._room.taken_master:
+            if sender == self._membership.taken_master:
                 return version >= ours.version
             return sender == told.master and version > ours.version
         mine = [
             member
             for member in ours.ids()
-            if not self._room.detector.is_suspected(member)
+            if not self._membership.detector.is_suspected(member)
             and (version < ours.version or member not in told.members)
         ]
         theirs = [
@@ -145,7 +147,7 @@ class Strangers:
 
     def start(self) -> None:
         """Search in every heartbeat time-out, as long as we are a member."""
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         ctx.arm(SEARCH_TIMER, ctx.settings.heartbeat_timeout_us)
 
     def on_timer(self) -> None:
@@ -154,10 +156,10 @@ class Strangers:
         The master looks for all that was removed, a follower where only its own join addresses
         say: a part may be known to nobody else.
         """
-        room, ctx = self._room, self._room.ctx
+        membership, ctx = self._membership, self._membership.ctx
         here = {info.address for info in ctx.members.members}
-        for address in dict.fromkeys((*room.join_addresses, *room.former)):
-            if address not in here and (ctx.is_master or address not in room.former):
+        for address in dict.fromkeys((*membership.join_addresses, *membership.former)):
+            if address not in here and (ctx.is_master or address not in membership.former):
                 probe = ProbeRequested(ctx.settings.cluster_name, ctx.me, address)
                 ctx.send_to(address, probe)
         self.start()
@@ -167,10 +169,10 @@ class Strangers:
 
         Parts are told by their masters, so a follower passes the answer on to its own.
         """
-        ctx = self._room.ctx
+        ctx = self._membership.ctx
         master = answer.master
         if (
-            self._room.phase is not Phase.MEMBER
+            self._membership.phase is not MemberPhase.MEMBER
             or answer.cluster_name != ctx.settings.cluster_name
             or master is None
             or ctx.is_member(master.id)
