@@ -13,7 +13,6 @@ from typing import Any
 from whimbrel.core import effects as e
 from whimbrel.core.events import GridEvent
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
@@ -160,6 +159,8 @@ class Pump:
         self.check_links = False
         self.next_tick_us = self.now_us + TICK_US
         self.delivered = 0
+        self._cause = ""
+        """Of the message that is delivered, or was last."""
         self.dropped = 0
         """Frames to members that nobody had asked a link to."""
 
@@ -216,19 +217,23 @@ class Pump:
                 self._fail_links()
             if not self.queue:
                 break
-            sender, to, kind, payload = self.queue.popleft()
-            self.delivered += 1
-            self._deliver(sender, to, kind, payload)
+            self.deliver_next()
+
+    def deliver_next(self) -> None:
+        """Deliver what was sent first; a message under the cause that it was sent with."""
+        sender, to, kind, payload = self.queue.popleft()
+        self.delivered += 1
+        if isinstance(payload, tuple):
+            self._cause, payload = payload
+        self._deliver(sender, to, kind, payload)
 
     def _deliver(self, sender: Node, to: MemberId | Address, kind: int, payload: Any) -> None:
         for node in self.living():
             if to in (node.id, node.address):
                 if kind == MESSAGE:
-                    cause: str
-                    message: Message
-                    cause, message = (
-                        decode_message(payload) if isinstance(payload, bytes) else payload
-                    )
+                    cause, message = self._cause, payload
+                    if isinstance(payload, bytes):
+                        cause, message = decode_message(payload)
                     node.handle(Received(sender.id, sender.address, message, cause=cause))
                 else:
                     node.engine.peer_frame(sender.id, kind, payload, self.now_us, self.wall_ms)

@@ -11,10 +11,11 @@ from tests.unit.engine_pump import Node, Pump, member_id, quick_settings
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Joined, Note, Send, SendTo
-from whimbrel.core.ids import Address
+from whimbrel.core.ids import Address, PartitionId
 from whimbrel.core.member import Member
 from whimbrel.core.messages import (
     ClaimRequested,
+    FragmentPart,
     Heartbeat,
     JoinersTold,
     LeaveRequested,
@@ -24,16 +25,20 @@ from whimbrel.core.messages import (
     MigrationOpened,
     MigrationRequested,
     PromotionRequested,
+    Purpose,
     QuestionAsked,
     RegistryTold,
     RoleChangeRequested,
     StateLockRequested,
     StateRequested,
     TablePublished,
+    TransferAnswered,
     TransferSent,
     VersionsTold,
 )
-from whimbrel.core.model import MemberInfo
+from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, MigrationKind, Step
+from whimbrel.core.replication.dataplane import DataPlane
+from whimbrel.core.replication.transfer import Asked, Exchange, Shadows
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
     AddressUnreachable,
@@ -115,7 +120,7 @@ def test_a_timer_keeps_the_cause_of_who_armed_it(ctx: Context) -> None:
 
 
 def test_a_timer_without_delay_is_the_rest_of_the_same_work(ctx: Context) -> None:
-    """Goal: a job in pieces (0012) is one story. Method: a firing that arms itself for now."""
+    """Goal: a job in pieces (0012) is one story. Method: a firing that arms itself at once."""
     armed = ctx.cause
     ctx.arm("room.slice", 0)
     assert [fire(ctx, "room.slice", again_us=0) for _ in range(3)] == [armed] * 3
@@ -129,6 +134,38 @@ def test_a_stale_firing_takes_no_cause(ctx: Context) -> None:
     assert ctx.cause_of_timer("room.timer", 1) is None
     assert not ctx.take_timer("room.timer", 1)
     assert ctx.known_cause is None
+
+
+class _Endless:
+    """Something to copy that has no end."""
+
+    def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
+        return (), False
+
+
+def test_copies_go_on_under_their_causes(ctx: Context) -> None:
+    """Goal: who gives a copy and who asked for one go on with its story, whatever wakes them.
+    Method: copies begun under causes of their own, answers under another.
+    """
+    pid, other = PartitionId(0), MemberInfo(member_id(2), ELSEWHERE)
+    ctx.members = MemberList(1, (ME, other))
+    exchange = Exchange(ctx, Purpose.SYNC)
+    for number in (7, 8):
+        ctx.resume(f"given-{number}")
+        exchange.give(other.id, number, pid, _Endless(), 1)
+    ctx.resume("asked-1")
+    asked = Asked(ctx, other.id, Shadows(DataPlane(ctx).holdings, pid, 1))
+    exchange.asked[pid] = asked
+    assert causes(ctx)[:2] == ["given-7", "given-8"]
+    for number in (8, 7):
+        ctx.resume("other-1")
+        exchange.answered(other.id, TransferAnswered(Purpose.SYNC, str(number), 1, True, ""))
+    assert causes(ctx) == ["given-8", "given-7"]
+    ctx.resume("other-1")
+    assert exchange.find(other.id, pid, asked.number + 1) is None
+    assert ctx.cause == "other-1"
+    assert exchange.find(other.id, pid, asked.number) is asked
+    assert ctx.cause == "asked-1"
 
 
 def test_a_stimulus_brings_its_cause() -> None:
@@ -475,6 +512,24 @@ def test_what_waits_for_its_turn_keeps_its_cause(sent: list[ToPeer]) -> None:
     assert all(cause == f"partition-{pid}" for pid, cause in found)
 
 
+def test_messages_to_ourselves_keep_their_causes() -> None:
+    """Goal: a master that is its own source or destination is no other story than others would be.
+    Method: two letters to itself that it refuses with a note each, posted under two causes.
+    """
+    pump = Pump()
+    master, other = pump.form(2)
+    room, ctx = master.engine.member.migrations, master.engine.member.ctx
+    migration = MigrationInfo(
+        "x", PartitionId(0), Step(MigrationKind.CLEAR, None, None), other.id, 1
+    )
+    for cause in ("one-1", "two-1"):
+        ctx.resume(cause)
+        room._loopback.post(master.id, MigrationRequested(migration, ()))
+    room._conclude()
+    noted = [effect.cause for effect in ctx.effects if isinstance(effect, Note)]
+    assert noted == ["one-1", "two-1"]
+
+
 def test_a_member_that_dies_does_not_take_over_the_recovery() -> None:
     """Goal: what a new master settles is in the story of its claim, whoever is missing last."""
     pump = Pump()
@@ -559,9 +614,10 @@ def test_what_a_structure_needs_is_in_the_story_of_its_client() -> None:
 def test_sends_of_others_follow_from_what_they_answer(sent: list[ToPeer]) -> None:
     """Goal: an answer has the cause of its question. Method: pairs of a joined cluster's life."""
     pump = Pump()
-    pump.form(3)
+    pump.form(2)
     fill(pump)
-    pump.run(5)
+    pump.start()
+    pump.run(10)
     answered = {
         "MigrationDataAnswered": ("MigrationRequested",),
         "TransferAnswered": ("MigrationOpened", "TransferSent"),

@@ -163,7 +163,7 @@ def test_a_member_dies_while_another_is_demoted(victim: int, after: int) -> None
     demoted.carry_out()
     for _ in range(min(after, len(pump.queue) + after)):
         if pump.queue:
-            pump._deliver(*pump.queue.popleft())
+            pump.deliver_next()
     pump.kill(pump.nodes[victim])
     pump.run(90)
     if victim == 1:

@@ -154,7 +154,7 @@ def test_an_expelled_member_takes_nothing_more() -> None:
     assert member.membership.on_expelled is not None
     member.membership.on_expelled("told so")
     effects = member.take_effects()
-    assert [effect for effect in effects if isinstance(effect, Expelled)] == [Expelled("told so")]
+    assert [one.reason for one in effects if isinstance(one, Expelled)] == ["told so"]
     told = Received(STRANGER, SOMEWHERE, SuspicionTold(9, STRANGER))
     assert member.handle(told, 1, 0) == []
     assert not member.is_joined

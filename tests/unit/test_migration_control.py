@@ -170,7 +170,7 @@ def test_a_bad_endpoint_does_not_starve_the_rest() -> None:
     assert table.replica_count(MemberId("good")) >= 12
     warnings = [note for note in net.master.notes if note.kind == "migration.plans_fail"]
     assert warnings and warnings[0].fields["plans"] == 5
-    assert "time-out" in str(warnings[0].fields["cause"])
+    assert "time-out" in str(warnings[0].fields["why"])
     assert len(net.seen) < 100, "one plan every few seconds, not a hot loop"
     net.on_send = lambda *_: "deliver"
     net.settle()
@@ -408,7 +408,7 @@ def test_the_history_is_bounded() -> None:
     """Safety rule 9: the latest ``history_max`` processes; a run without work is none."""
     history = MigrationHistory(history_max=2)
     for number in range(4):
-        process = history.begin(f"reason {number}", 0)
+        process = history.begin(f"reason {number}", 0, "m-1")
         process.planned = process.completed = number
         assert process.document(SECOND)["eta_s"] == (0.0 if number else None)
         history.close(process, SECOND)
@@ -418,7 +418,7 @@ def test_the_history_is_bounded() -> None:
 def test_what_was_not_started_is_dropped_with_its_process() -> None:
     """PIM-21: a process that ends counts what it did not start as dropped; none of it waits."""
     history = MigrationHistory(history_max=2)
-    process = history.begin("a reason", 0)
+    process = history.begin("a reason", 0, "m-1")
     process.planned, process.completed, process.failed = 9, 2, 1
     history.close(process, SECOND)
     assert (process.dropped, process.waiting, process.remaining) == (6, 0, 6)

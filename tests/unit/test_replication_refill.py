@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from tests.unit.replication_net import SECOND, SETTINGS, Host, Net, key
 
+from whimbrel.core.effects import Send
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import RefillRefused, RefillRequested, TransferSent
 from whimbrel.core.model import ClusterState, MemberList
@@ -49,6 +50,18 @@ class Scene:
 
     def said(self, kind: type) -> list[object]:
         return [message for _, _, message in self.net.log if isinstance(message, kind)]
+
+
+def test_a_returned_primary_asks_in_the_story_of_its_row() -> None:
+    """Goal: what a timer asks for follows from the row in which there is no data."""
+    scene = Scene()
+    scene.restart("a", here="abc")
+    plane = scene.net["a"].plane
+    row = plane.ctx.cause
+    plane.ctx.effects.clear()
+    plane.ctx.resume("other-1")
+    plane.recovery.on_timer()
+    assert [one.cause for one in plane.ctx.effects if isinstance(one, Send)] == [row]
 
 
 def test_a_returned_primary_says_how_many_backups_are_gone() -> None:

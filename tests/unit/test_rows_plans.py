@@ -240,7 +240,7 @@ def test_a_start_that_fails_at_once_ends_the_plan() -> None:
     """
     net = grown("abcd")
     execution = net.master.room._loop.execution
-    process = net.master.room._loop.history.begin("by hand", net.now_us)
+    process = net.master.room._loop.history.begin("by hand", net.now_us, "m-1")
     plan = []
     for pid, name in enumerate(("z", "", "")):
         row = net.master.room.table.row(PartitionId(pid))

@@ -16,38 +16,20 @@ from whimbrel.core.member import Member
 from whimbrel.core.merging.target import MergeWait
 from whimbrel.core.model import MemberList, members_came, members_left
 from whimbrel.core.replication.fragments import PartitionReplica
-from whimbrel.errors import (
-    GridError,
-    OverloadedError,
-    ProtocolError,
-    UnsupportedError,
-    UsageError,
-)
+from whimbrel.errors import GridError, OverloadedError, ProtocolError, UnsupportedError, UsageError
 from whimbrel.serving.absent import Absences
 from whimbrel.serving.admission import Admission
 from whimbrel.serving.calls import Call
 from whimbrel.serving.forwarding import Forwarding
 from whimbrel.serving.grid_events import GridEvents
-from whimbrel.serving.hub import (
-    NOTIFY_BACKUPS,
-    NOTIFY_EVENT,
-    NOTIFY_GRID,
-    SMALL_REPLY_BYTES,
-    Hub,
-)
+from whimbrel.serving.hub import NOTIFY_BACKUPS, NOTIFY_EVENT, NOTIFY_GRID, SMALL_REPLY_BYTES, Hub
 from whimbrel.serving.intake import Intake
 from whimbrel.serving.listeners import Listeners, MapEvent
 from whimbrel.serving.operations import Operations
 from whimbrel.serving.outputs import BULK, ToPeer
 from whimbrel.serving.parking import ParkingLot
 from whimbrel.serving.scatter import Scatter
-from whimbrel.serving.session import (
-    IN_FLIGHT_MAX,
-    Connection,
-    ForwardOrigin,
-    Origin,
-    Request,
-)
+from whimbrel.serving.session import IN_FLIGHT_MAX, Connection, ForwardOrigin, Origin, Request
 from whimbrel.serving.shares import Shares
 from whimbrel.serving.views import Views
 from whimbrel.serving.write_group import WriteGroup

@@ -88,7 +88,7 @@ class MigrationHistory:
         self.open: list[MigrationProcess] = []
         self._number = 0
 
-    def begin(self, reason: str, now_us: int, cause: str = "") -> MigrationProcess:
+    def begin(self, reason: str, now_us: int, cause: str) -> MigrationProcess:
         """A new process, current until it is closed."""
         self._number += 1
         process = MigrationProcess(self._number, reason, now_us, cause)

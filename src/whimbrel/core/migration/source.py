@@ -194,9 +194,9 @@ class SourceSide:
         """
         for outgoing in self.copying():
             sending = outgoing.sending
-            self._ctx.resume(sending.cause)
             silence_us = self._ctx.now_us - sending.progress_us
             if silence_us >= self._ctx.settings.migration_timeout_us:
+                self._ctx.resume(sending.cause)
                 self._answer(outgoing, False, "the destination took nothing within the time-out")
                 continue
             factor = min(sending.attempts, BACKOFF_FACTOR_MAX)
@@ -209,10 +209,10 @@ class SourceSide:
         for active in self._manager.active.values():
             if not isinstance(active, Outgoing):
                 continue
-            self._ctx.resume(active.sending.cause)
             if active.answer is None and active.sending.member == member:
                 active.sending.repeat()
             elif active.answer is not None and active.migration.master == member:
+                self._ctx.resume(active.sending.cause)
                 self._tell(active.answer, member)
 
     def members_changed(self) -> None:
