@@ -31,7 +31,7 @@ from whimbrel.core.messages import (
     Vector,
 )
 from whimbrel.core.model import MigrationInfo, MigrationKind
-from whimbrel.core.replication.transfer import MESSAGE_ENTRIES_MAX, PART_ENTRIES
+from whimbrel.core.replication.transfer import MESSAGE_ENTRIES_MAX, PART_ENTRIES, FragmentExport
 from whimbrel.core.structures.map_store import CHUNK_ENTRIES_MAX
 from whimbrel.wire.links import decode_message, encode_message
 
@@ -99,6 +99,26 @@ def test_each_namespace_travels_in_parts_of_its_own(seed: int) -> None:
             assert len(messages) == 1
         elif sum(sizes.values()) > 60:
             assert len(messages) > 1
+
+
+def test_a_vector_is_that_of_its_first_chunk() -> None:
+    """GCM-34: what is written while a fragment is being copied (a sync) is not counted by the
+    vector that travels with it: its operation follows, and is taken.
+    """
+    net = Net("ab")
+    net.set_row(0, "ab", 5)
+    for number in range(40):
+        net.put("m", number, "x" * 20)
+    fragment = net["a"].plane.partitions[0].fragments[Namespace("map/m")]
+    begun = fragment.vector()
+    export = FragmentExport([fragment])
+    vectors, last = [], False
+    while not last:
+        parts, last = export.next_parts(300)
+        vectors += [part.vector for part in parts]
+        net.put("m", 41, "written meanwhile")
+    assert len(vectors) > 2
+    assert vectors == [begun] * len(vectors) != [fragment.vector()] * len(vectors)
 
 
 @pytest.mark.parametrize(("maps", "entries"), [(2, 3), (600, 1), (30, 300), (400, 5)])
