@@ -26,7 +26,7 @@ class StructureSettings(msgspec.Struct, frozen=True):
     """Settings of the structures of one kind whose name fits ``pattern`` (it may end in ``*``).
 
     Each kind has a subclass; its fields are the keys of ``KIND.PATTERN`` in the configuration, with
-    their limits and meanings as ``msgspec.Meta``. A field that may be None is as for the cluster.
+    their limits and meanings as ``msgspec.Meta``.
     """
 
     kind: ClassVar[str]

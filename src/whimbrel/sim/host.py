@@ -148,7 +148,7 @@ class Host:
         self.address_links = AddressLinks(self)
         self.clients: dict[int, ClientConnection] = {}
         self.exit_status: int | None = None
-        self.cause: Stimulus | None = None
+        self.stimulus: Stimulus | None = None
         """What the engine is handling right now; rules ask for it."""
         self._backlog: deque[Call] = deque()
         self._flush_waits = False
@@ -393,7 +393,7 @@ class Host:
         """Run it: no exception may escape (X2). Whether the process is still the same one."""
         world = self.world
         incarnation = self.incarnation
-        self.cause = None
+        self.stimulus = None
         try:
             method(*arguments)
         except InvariantViolation as error:
@@ -407,7 +407,7 @@ class Host:
         if self.incarnation != incarnation:
             return False  # it has died at a crash point
         world.tell("stepped", self)
-        self.cause = None
+        self.stimulus = None
         return True
 
     def _do_handle(self, stimulus: Stimulus) -> None:
@@ -415,7 +415,7 @@ class Host:
         if engine is None:
             return
         stimulus = with_cause(stimulus, engine.member.ctx)
-        self.cause = stimulus
+        self.stimulus = stimulus
         world.trace.add(world.now_us, self.name, *describe(stimulus), stimulus.cause or "")
         delivery = None
         if isinstance(stimulus, Received) and world.is_intercepted:

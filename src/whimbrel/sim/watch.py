@@ -164,9 +164,9 @@ class Watch:
 
     def _after_step(self, host: Host) -> None:
         """A member has handled something."""
-        cause = host.cause
-        if isinstance(cause, Received) and not host.is_outside:
-            for call in self._step.get(type(cause.message), ()):
+        stimulus = host.stimulus
+        if isinstance(stimulus, Received) and not host.is_outside:
+            for call in self._step.get(type(stimulus.message), ()):
                 call(host)
 
 

@@ -31,8 +31,8 @@ class Judge:
             if outcome.rows:
                 members = self.universe.living(state)
                 lab = self.universe.lab
-                cause = lab.items[move.item]
-                broken += lab.rules.commit_order(members, move.who, outcome.rows, cause)
+                stimulus = lab.items[move.item]
+                broken += lab.rules.commit_order(members, move.who, outcome.rows, stimulus)
             if outcome.lost and self.is_promised(state):
                 broken.append(("D7", f"{move.who}: a partition is told as lost within the promise"))
         broken += self.of_members(state.members)

@@ -38,10 +38,10 @@ class FakeHost:
     is_up = joined = True
     is_paused = is_leaving = lite = False
 
-    def __init__(self, member: Member, cause: object = None) -> None:
+    def __init__(self, member: Member, stimulus: object = None) -> None:
         self.name = str(member.ctx.id)
         self.info = member.ctx.me
-        self.cause = cause if isinstance(cause, Received) else None
+        self.stimulus = stimulus if isinstance(stimulus, Received) else None
         self.member = member
 
 
@@ -116,9 +116,9 @@ class StepRules:
         )  # fmt: skip
 
     @staticmethod
-    def host(member: Member, cause: object) -> FakeHost:
+    def host(member: Member, stimulus: object) -> FakeHost:
         """A member with what it is handling."""
-        return FakeHost(member, cause)
+        return FakeHost(member, stimulus)
 
     def row(
         self,
@@ -165,10 +165,10 @@ class StepRules:
         members: list[Member],
         who: str,
         rows: tuple[tuple[PartitionId, Row, Row, int], ...],
-        cause: object,
+        stimulus: object,
     ) -> Broken:
         """P6: rows have just changed at one of these members, because of what it handled."""
-        self._all.hosts = [FakeHost(member, cause) for member in members]
+        self._all.hosts = [FakeHost(member, stimulus) for member in members]
         place = cast("Any", self._all.host_of(MemberId(who)))
         if place is not None:
             for pid, before, after, version in rows:

@@ -102,10 +102,10 @@ class CommitOrder(Rule):
     @staticmethod
     def _steps_down(host: Host, pid: PartitionId, index: int, index_after: int) -> bool:
         """Whether the member commits a STEP DOWN of which it is the destination."""
-        cause = host.cause
-        if not isinstance(cause, Received):
+        stimulus = host.stimulus
+        if not isinstance(stimulus, Received):
             return False
-        message = cause.message
+        message = stimulus.message
         if not isinstance(message, MigrationCommitRequested):
             return False
         migration, step = message.migration, message.migration.step

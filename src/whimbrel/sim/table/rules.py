@@ -54,11 +54,11 @@ class RisingVersions(Rule):
         if version <= versions.get(pid, 0):
             self.fail(f"p{pid} from version {versions.get(pid, 0)} to {version}", host.name)
         versions[pid] = version
-        cause = host.cause
-        if isinstance(cause, Received) and isinstance(cause.message, _FROM_MASTER):
+        stimulus = host.stimulus
+        if isinstance(stimulus, Received) and isinstance(stimulus.message, _FROM_MASTER):
             ctx = host.member.ctx
-            if cause.sender not in (ctx.master, ctx.id):
-                sender = self.world.name_of(cause.sender)
+            if stimulus.sender not in (ctx.master, ctx.id):
+                sender = self.world.name_of(stimulus.sender)
                 self.fail(f"p{pid} taken from {sender}, who is not the master", host.name)
 
 
@@ -152,11 +152,11 @@ class MasterDecides(Rule):
         """T."""
         if host.member.ctx.is_master:
             return
-        cause = host.cause
-        if not isinstance(cause, Received) or not isinstance(
-            cause.message, (*_FROM_MASTER, MigrationOpened)
+        stimulus = host.stimulus
+        if not isinstance(stimulus, Received) or not isinstance(
+            stimulus.message, (*_FROM_MASTER, MigrationOpened)
         ):
-            what = type(cause.message if isinstance(cause, Received) else cause).__name__
+            what = type(stimulus.message if isinstance(stimulus, Received) else stimulus).__name__
             self.fail(f"p{pid} changed by {what}", host.name)
 
 
