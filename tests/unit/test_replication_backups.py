@@ -8,7 +8,13 @@ from tests.unit.replication_net import SECOND, SETTINGS, Net, key, make_row, val
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import SyncRequested, TableRequested
-from whimbrel.core.replication.outbox import ACKS, FAILED_STALE, FAILED_TIMEOUT, PendingReply
+from whimbrel.core.replication.outbox import (
+    ACKS,
+    FAILED_STALE,
+    FAILED_TIMEOUT,
+    REFUSAL,
+    PendingReply,
+)
 from whimbrel.errors import OverloadedError, ProtocolError
 
 
@@ -463,6 +469,30 @@ def test_damaged_frames_are_refused() -> None:
     assert net["b"].fragment(0, "m").value == 1
     with pytest.raises(ProtocolError):
         net["a"].plane.apply_acks(MemberId("b"), b"short")
+
+
+@pytest.mark.parametrize("gap", [0, 1])
+def test_nobody_acknowledges_what_was_never_sent(gap: int) -> None:
+    """Safety rule 5: a migration that waits for its backups believes the number, so frames to
+    come must not be in it. Method: the frame after the last, alone and with a refusal; then the
+    writes go on as if nothing had been said.
+    """
+    net = two()
+    plane, backup = net["a"].plane, MemberId("b")
+    reply = net.put("m", 1, "x")
+    net["b"].plane.incoming.apply_backups(MemberId("a"), frame(net))
+    outbox = plane.outgoing.outboxes[backup]
+    for refusals in range(2):
+        head = (outbox.incarnation, outbox.stream, outbox.sequence + 1, gap, refusals)
+        with pytest.raises(ProtocolError, match="frame 2 is acknowledged"):
+            plane.apply_acks(backup, ACKS.pack(*head) + REFUSAL.pack(1, 0, 1) * refusals)
+        assert (outbox.acknowledged, outbox.in_flight, reply.remaining) == (0, 1, 1)
+        assert not outbox.must_resend and not plane.outgoing.completed
+    later = net.put("m", 2, "y")
+    assert later.remaining == 1
+    net.pump()
+    assert plane.outgoing.completed == [reply, later] and not reply.failed
+    net.check_equal(0, "ab", "m")
 
 
 def test_destroying_a_map_forgets_data_and_vectors() -> None:

@@ -170,17 +170,18 @@ class BackupsOut:
             Replies whose write the sender has refused (decision 5); mostly none.
 
         Raises:
-            ProtocolError: The payload is malformed.
+            ProtocolError: The payload is malformed, or acknowledges what was never sent; nothing
+                has changed.
         """
         outbox = self.outboxes.get(sender)
         if outbox is not None and len(payload) == ACKS.size:
             incarnation, stream, sequence, gap, count = _unpack_acks(payload)
             if not gap and not count:  # nearly every one
-                if stream == outbox.stream and incarnation == outbox.incarnation:
+                if outbox.is_answered_by(incarnation, stream, sequence):
                     outbox.acknowledge(sequence, self.completed)
                 return ()
         incarnation, stream, sequence, gap, refusals = read_acks(payload)
-        if outbox is None or stream != outbox.stream or incarnation != outbox.incarnation:
+        if outbox is None or not outbox.is_answered_by(incarnation, stream, sequence):
             return ()
         found = [outbox.refuse(*refusal) for refusal in refusals]
         if refusals:

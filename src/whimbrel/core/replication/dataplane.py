@@ -99,7 +99,7 @@ class DataPlane:
         """Take an ACKS payload; what its sender has refused is settled with the new primary.
 
         Raises:
-            ProtocolError: The payload is malformed.
+            ProtocolError: The payload is malformed, or acknowledges what was never sent.
         """
         for reply in self.outgoing.apply_acks(sender, payload):
             self.handovers.refused(sender, reply)

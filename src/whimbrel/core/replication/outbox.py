@@ -209,6 +209,19 @@ class Outbox:
 
     # -- being answered -------------------------------------------------------------------
 
+    def is_answered_by(self, incarnation: int, stream: int, sequence: int) -> bool:
+        """Whether an acknowledgement is one of this stream.
+
+        Raises:
+            ProtocolError: It acknowledges a frame that was never made. Whoever waits for frames
+                to come (``transfer.FragmentExport``) would go on without them.
+        """
+        if stream != self.stream or incarnation != self.incarnation:
+            return False
+        if sequence > self.sequence:
+            raise ProtocolError(f"frame {sequence} is acknowledged, the last is {self.sequence}")
+        return True
+
     def acknowledge(self, sequence: int, completed: list[PendingReply]) -> None:
         """Everything up to this frame is applied; decided replies are added to ``completed``."""
         frames = self.frames
