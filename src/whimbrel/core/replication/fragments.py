@@ -173,6 +173,11 @@ class Fragment:
         """The vector as it travels."""
         return Vector(self.lineage, self.counters(), self.base_lineage, self.base)
 
+    def is_behind(self, other: Fragment) -> bool:
+        """Whether it has counted less than another one of the same lineage (AE-11)."""
+        slot = max(self.slot, other.slot)
+        return self.lineage == other.lineage and self.counters()[slot] < other.counters()[slot]
+
     def set_counters(self, counters: Counters, slot: int) -> None:
         """Continue from these counters in this slot."""
         self._start = counters

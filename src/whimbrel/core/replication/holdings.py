@@ -101,6 +101,10 @@ class Holdings:
         A copy, and a backup operation, may have been under way when its sender and we heard of
         the destruction; what was destroyed must not come back with it.
 
+        A copy under the same lineage counts no less than what it replaces. A migration copies while
+        writes wait, and its primary sends us nothing before we have committed; a sync is given all
+        that passes meanwhile, and replaces nothing else than what it was asked for.
+
         Returns:
             Whether it is held; if not it is freed.
         """
@@ -109,6 +113,11 @@ class Holdings:
             self.free(fragment)
             return False
         self.destroy(namespace, fragment.generation)
+        held = partition.fragments.get(namespace)
+        check(
+            held is None or not fragment.is_behind(held),
+            "a copy counts no less than what it replaces",
+        )
         self._begun[namespace] = None
         self.discard(partition, namespace)
         partition.add(fragment)

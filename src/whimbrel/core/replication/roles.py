@@ -23,7 +23,7 @@ from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.primary_recovery import PrimaryRecovery
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.syncs import Syncs
-from whimbrel.core.replication.transfer import FragmentExport, Shadows
+from whimbrel.core.replication.transfer import FragmentExport, Shadows, refuse_older
 from whimbrel.core.replication.vectors import take_over_lineage
 from whimbrel.errors import SerializationError
 
@@ -143,17 +143,20 @@ class Roles:
         """Take parts into the staging area; live fragments are not touched.
 
         Raises:
-            SerializationError: A part is damaged, out of order or for another migration; or a
-                namespace that we hold and are to become primary of is not in step.
+            SerializationError: A part is damaged, out of order or for another migration; a copy
+                counts less than what we hold; or a namespace that we hold and are to become primary
+                of is not in step.
         """
         shadows = self._find(migration)
         if shadows is None:
             raise SerializationError(f"no migration {migration.id} is being received")
         partition = self._holdings.partitions[migration.partition_id]
         for part, shadow in shadows.take(parts):
+            held = partition.fragments.get(part.namespace)
+            if shadow is not None:
+                refuse_older(shadow, held)
             if shadow is not None or shadows.index:
                 continue
-            held = partition.fragments.get(part.namespace)
             is_destroyed = self._holdings.is_destroyed(part.namespace, part.generation)
             if not is_destroyed and not in_step(held, part.vector, partition.index):
                 raise SerializationError(f"our replica of {part.namespace} is not in step")

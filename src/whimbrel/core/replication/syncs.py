@@ -24,14 +24,20 @@ from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.primary_recovery import PrimaryRecovery
-from whimbrel.core.replication.transfer import Asked, Exchange, FragmentExport, Shadows
+from whimbrel.core.replication.transfer import (
+    Asked,
+    Exchange,
+    FragmentExport,
+    Shadows,
+    refuse_older,
+)
 
 PAUSE_US: Final = 1_000_000
 """What was refused is not asked for again for half of this and up to as much more."""
 ASKS_MAX: Final = 64
 """Partitions with dirty namespaces looked at in one round."""
 LOG_MAX: Final = 1_000
-"""Operations remembered for one namespace between a request and its first answer."""
+"""Operations remembered for one namespace between a request and its first answer; more end it."""
 
 
 class Syncs:
@@ -54,7 +60,7 @@ class Syncs:
     @property
     def permits_requested(self) -> int:
         """Permits that our own requests hold."""
-        return sum(len(sync.namespaces) for sync in self.exchange.asked.values())
+        return sum(len(sync.doubted) for sync in self.exchange.asked.values())
 
     @property
     def permits_served(self) -> int:
@@ -111,35 +117,39 @@ class Syncs:
             return
         half = -(-ctx.settings.replication_max_parallel // 2)
         free = min(half - self.permits_requested, self._free_permits())
-        namespaces = [ns for ns, fragment in partition.fragments.items() if fragment.is_dirty]
-        if free <= 0 or not namespaces:
+        dirty = [one for one in partition.fragments.items() if one[1].is_dirty]
+        if free <= 0 or not dirty:
             return
-        wanted = tuple(namespaces[:free])
+        doubted = dict(dirty[:free])
         shadows = Shadows(self._holdings, pid, partition.index)
-        sync = Asked(ctx, primary, shadows, wanted)
+        sync = Asked(ctx, primary, shadows, doubted)
         self.exchange.asked[pid] = sync
         self._not_before_us.pop(pid, None)
         self.counters["syncs_requested"] += 1
         version, index = partition.version, partition.index
-        ctx.send(primary, SyncRequested(sync.number, pid, version, index, wanted))
+        ctx.send(primary, SyncRequested(sync.number, pid, version, index, tuple(doubted)))
 
     def passed_by(self, fragment: Fragment, counter: int, operation: bytes) -> None:
         """A backup operation came for a dirty namespace: attempt a sync (AE-08).
 
-        While one is under way the operation is kept for, or applied to, the fragment to come.
+        While one is under way the operation is kept for, or applied to, the fragment to come. It
+        must not be without one: what we hold has it, and what has been acknowledged stays.
         """
         pid, namespace = fragment.partition_id, fragment.namespace
         sync = self.exchange.asked.get(pid)
         if sync is None:
             self.ask(self._holdings.partitions[pid])
+        elif sync.doubted.get(namespace) is not fragment:
+            return
         elif namespace in sync.shadows.arriving:
             shadow = sync.shadows.arriving[namespace]
             _apply_to_shadow(shadow, fragment.lineage, counter, operation)
-        elif namespace in sync.namespaces:
+        else:
             passed = sync.passed.setdefault(namespace, [])
-            # When the log is full the gap is seen later and the namespace is asked for again.
-            if len(passed) < LOG_MAX:
-                passed.append((fragment.lineage, counter, operation))
+            passed.append((fragment.lineage, counter, operation))
+            if len(passed) > LOG_MAX:
+                self.exchange.end_asked(pid)
+                self._postpone(pid)
 
     def sent(self, sender: MemberId, message: TransferSent) -> None:
         """Parts of an answer to us."""
@@ -165,7 +175,14 @@ class Syncs:
     def _take(
         self, sync: Asked, partition: PartitionReplica, parts: Sequence[FragmentPart]
     ) -> None:
-        """Fill the fragments to come; each that is complete replaces the old one (AE-24)."""
+        """Fill the fragments to come; each that is complete replaces the one in doubt (AE-24).
+
+        What was begun since, because the structure was destroyed, stays: it got all operations,
+        and the copy did not.
+
+        Raises:
+            SerializationError: A part is malformed, or its copy lacks what we had when we asked.
+        """
         for part, shadow in sync.shadows.take(parts):
             if shadow is None:
                 continue
@@ -173,6 +190,10 @@ class Syncs:
                 for entry in sync.passed.pop(part.namespace, ()):
                     _apply_to_shadow(shadow, *entry)
             if part.last:
+                held = partition.fragments.get(part.namespace)
+                if held is None or held is not sync.doubted.get(part.namespace):
+                    continue
+                refuse_older(shadow, held)
                 self._swap_in(partition, sync.shadows.whole.pop(part.namespace))
 
     def _swap_in(self, partition: PartitionReplica, shadow: Fragment) -> None:

@@ -285,7 +285,7 @@ class Asked(Receiving):
     Attributes:
         number: Of the request.
         cause: Of the request; what follows from its answers goes on under it.
-        namespaces: What was asked for by name.
+        doubted: What was asked for by name, and the fragments that it is to replace.
         passed: Backup operations (lineage, counter, bytes) that came before the first answer.
     """
 
@@ -294,13 +294,13 @@ class Asked(Receiving):
         ctx: Context,
         member: MemberId,
         shadows: Shadows,
-        namespaces: tuple[Namespace, ...] = (),
+        doubted: dict[Namespace, Fragment] | None = None,
     ) -> None:
         super().__init__(ctx, member)
         self.number = ctx.next_number()
         self.cause = ctx.cause
         self.shadows = shadows
-        self.namespaces = namespaces
+        self.doubted = doubted or {}
         self.passed: dict[Namespace, list[tuple[int, int, bytes]]] = {}
         self.complete = False
 
@@ -379,6 +379,16 @@ class Exchange:
             self.end_asked(pid)
         self.end_given(lambda sending: sending.progress_us < before_us)
         return len(late)
+
+
+def refuse_older(copy: Fragment, held: Fragment | None) -> None:
+    """Refuse a copy that no primary of ours makes.
+
+    Raises:
+        SerializationError: It counts less, under the same lineage, than what it would replace.
+    """
+    if held is not None and copy.is_behind(held):
+        raise SerializationError(f"the copy of {copy.namespace} counts less than what is held")
 
 
 def check_parts(parts: Sequence[FragmentPart]) -> None:
