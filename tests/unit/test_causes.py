@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.unit import engine_pump
 from tests.unit.engine_pump import Node, Pump, member_id, quick_settings
+from tests.unit.split_pump import SplitPump
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Joined, Note, Send, SendTo
@@ -20,6 +21,8 @@ from whimbrel.core.messages import (
     JoinersTold,
     LeaveRequested,
     MembersPublished,
+    MergeAnswered,
+    MergeRequested,
     Message,
     MigrationCommitRequested,
     MigrationOpened,
@@ -542,6 +545,28 @@ def test_a_member_that_dies_does_not_take_over_the_recovery() -> None:
     pump.run(10)
     assert story(second, "migration.table_settled") == story(second, "mastership_claimed")
     assert story(second, "member_removed", member=third.id) != story(second, "became_master")
+
+
+def test_a_merge_is_one_story(sent: list[ToPeer]) -> None:
+    """Goal: a timer that goes on with a merge, and offers again what was not answered, does so
+    under what brought its entries in. Method: most answers are lost for a while.
+    """
+    pump = SplitPump(quick_settings())
+    nodes = pump.form(4)
+    pump.separate(60, nodes[:3], nodes[3:])
+    other = pump.client(nodes[3], number=2)
+    for number in range(20):
+        pump.put(other, "m", f"k{number}", "small")
+    pump.doomed = [MergeAnswered] * 6
+    sent.clear()
+    pump.heal_and_wait()
+    fresh = pump.successors[nodes[3].number]
+    merging = story(fresh, "split_brain.merging")
+    requests = [one for one in sent if isinstance(one.payload, MergeRequested)]
+    calls = {one.payload.call for one in requests}  # type: ignore[union-attr]
+    assert len(requests) > len(calls) > 4, "some were repeated"
+    assert {one.cause for one in requests} == {merging}
+    assert story(fresh, "split_brain.merged") == merging
 
 
 def test_an_order_is_one_story_on_every_member() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.migration_net import SETTINGS, Net, wish
 from tests.unit.rows import row_from
 
+from whimbrel.core.effects import Send
 from whimbrel.core.events import GridEvent, MigrationFinished, MigrationStarted
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
@@ -258,3 +259,24 @@ def test_a_repair_that_begins_anew_has_ended_for_listeners() -> None:
     begun = [event for event in events if isinstance(event, MigrationStarted)]
     ended = [event for event in events if isinstance(event, MigrationFinished)]
     assert len(begun) == len(ended) > 2
+
+
+def test_the_rest_of_a_repair_is_in_its_story() -> None:
+    """Design 0016: rows that are repaired later are told under what the first ones were. Method:
+    a table of several pieces; the next one is begun by a step that follows from something else.
+    """
+    net = Net(msgspec.structs.replace(SETTINGS, partition_count=271), backup_count=1)
+    net.add("a", "b", "c")
+    net.settle()
+    master = net.master
+    loop = master.room._loop
+    net.crash("c")
+    assert loop.repair.has_rows_left
+    assert loop._process is not None
+    story = loop._process.cause
+    with net.step(master):
+        master.ctx.resume("other-1")
+        loop.slice_due()
+        sent = [effect for effect in master.ctx.effects if isinstance(effect, Send)]
+    assert {type(effect.message) for effect in sent} == {TablePublished, PromotionRequested}
+    assert {effect.cause for effect in sent} == {story} != {"other-1"}
