@@ -653,6 +653,7 @@ def test_a_copy_does_not_replace_what_was_begun_since() -> None:
     net.pump()
     assert answers and reply.remaining == 0
     deliver(net, answers)
+    assert net["b"].plane.syncs.counters["syncs_completed"] == 1, "nothing was wrong with it"
     net.check_equal(0, "ab", "m")
     assert len(net["b"].content(0, "m")) == 2
     net.advance(8 * SECOND)
@@ -678,6 +679,21 @@ def test_a_copy_that_too_much_passed_by_is_asked_for_again(monkeypatch: pytest.M
     net.check_equal(0, "ab", "m")
     assert len(said(net, SyncRequested)) == 2
     assert permits(net["a"].plane) == permits(net["b"].plane) == 0
+
+
+def test_a_copy_that_was_not_asked_for_is_not_held() -> None:
+    """AE-20: an answer brings what it was asked for. Method: one that brings another map, too."""
+    net = settled(entries=2)
+    net["b"].plane.doubts.mark_dirty(net["b"].fragment(0, "m"))
+    stopped = held_back(net, TransferSent)
+    net.advance(2 * SECOND)
+    ((sender, target, what),) = stopped[:1]
+    assert isinstance(what, TransferSent) and len(what.parts) == 1
+    more = msgspec.structs.replace(what.parts[0], namespace=Namespace("map/other"))
+    deliver(net, [(sender, target, msgspec.structs.replace(what, parts=(*what.parts, more)))])
+    assert "map/other" not in net["b"].plane.partitions[0].fragments
+    assert net["b"].plane.syncs.counters["syncs_completed"] == 1
+    net.check_equal(0, "ab", "m")
 
 
 def older(message: object) -> TransferSent:

@@ -117,17 +117,18 @@ class Syncs:
             return
         half = -(-ctx.settings.replication_max_parallel // 2)
         free = min(half - self.permits_requested, self._free_permits())
-        dirty = [one for one in partition.fragments.items() if one[1].is_dirty]
-        if free <= 0 or not dirty:
+        namespaces = [ns for ns, fragment in partition.fragments.items() if fragment.is_dirty]
+        if free <= 0 or not namespaces:
             return
-        doubted = dict(dirty[:free])
+        wanted = tuple(namespaces[:free])
+        doubted = {namespace: partition.fragments[namespace] for namespace in wanted}
         shadows = Shadows(self._holdings, pid, partition.index)
         sync = Asked(ctx, primary, shadows, doubted)
         self.exchange.asked[pid] = sync
         self._not_before_us.pop(pid, None)
         self.counters["syncs_requested"] += 1
         version, index = partition.version, partition.index
-        ctx.send(primary, SyncRequested(sync.number, pid, version, index, tuple(doubted)))
+        ctx.send(primary, SyncRequested(sync.number, pid, version, index, wanted))
 
     def passed_by(self, fragment: Fragment, counter: int, operation: bytes) -> None:
         """A backup operation came for a dirty namespace: attempt a sync (AE-08).
@@ -190,10 +191,10 @@ class Syncs:
                 for entry in sync.passed.pop(part.namespace, ()):
                     _apply_to_shadow(shadow, *entry)
             if part.last:
-                held = partition.fragments.get(part.namespace)
-                if held is None or held is not sync.doubted.get(part.namespace):
+                doubted = sync.doubted.get(part.namespace)
+                if doubted is None or partition.fragments.get(part.namespace) is not doubted:
                     continue
-                refuse_older(shadow, held)
+                refuse_older(shadow, doubted)
                 self._swap_in(partition, sync.shadows.whole.pop(part.namespace))
 
     def _swap_in(self, partition: PartitionReplica, shadow: Fragment) -> None:
