@@ -15,19 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import Address, MemberId, PartitionId, Row
+from whimbrel.core.ids import Address, MemberId, PartitionId, Row, namespace_of
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_service import MapService
-from whimbrel.core.structures.map_store import MapStore
-from whimbrel.core.structures.record import make_timing, stored_key
+from whimbrel.structures.map.record import make_timing, stored_key
+from whimbrel.structures.map.service import MapService
+from whimbrel.structures.map.store import MapStore
 
 PARTITIONS = 271
 ENTRIES = 20_000
 BATCH = 64
 ROUNDS = 9
+FLIGHTS = namespace_of("map", "flights")
 VALUE = bytes(8) + b"v" * 92
 
 
@@ -80,7 +81,7 @@ def replication(report: dict[str, float]) -> None:
         frames.clear()
         for start in range(0, ENTRIES, BATCH):
             for number in range(start, min(start + BATCH, ENTRIES)):
-                maps.set(places[number], "flights", keys[number], VALUE, PendingReply())
+                maps.set(places[number], FLIGHTS, keys[number], VALUE, PendingReply())
             frames.extend(payload for _, payload in primary.outgoing.take_backups())
         return ENTRIES
 
@@ -109,7 +110,7 @@ def replication(report: dict[str, float]) -> None:
 
     def get() -> int:
         for number in range(ENTRIES):
-            maps.get(places[number], "flights", keys[number])
+            maps.get(places[number], FLIGHTS, keys[number])
         return ENTRIES
 
     report["get_ns"] = best(get)

@@ -10,15 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from whimbrel.core.merging.policies import register_merge_policy as register_merge_policy
     from whimbrel.runtime.embedded import Member as Member
+    from whimbrel.structures.map.policies import register_merge_policy as register_merge_policy
 
 __all__ = ["Member", "local_cluster", "register_merge_policy"]
 
 _PLACES = {
     "Member": "whimbrel.runtime.embedded",
     "local_cluster": "whimbrel.testing",
-    "register_merge_policy": "whimbrel.core.merging.policies",
+    "register_merge_policy": "whimbrel.structures.map.policies",
 }
 
 

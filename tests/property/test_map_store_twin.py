@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from whimbrel.core.structures.map_store import SCAN_END, MapStore
-from whimbrel.core.structures.record import RECORD_BYTES, key_body, make_timing, stored_key
+from whimbrel.structures.map.record import RECORD_BYTES, key_body, make_timing, stored_key
+from whimbrel.structures.map.store import SCAN_END, MapStore
 
 TYPE_IDS = (b"\0\0\0\x01", b"\xff\xff\xff\xf5")
 BODIES = st.integers(0, 12).map(lambda n: TYPE_IDS[n % 2] + bytes([n]) * (n % 5 + 1))

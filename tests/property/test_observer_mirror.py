@@ -7,11 +7,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.property.test_replication_random import PARTITIONS, Story
-from tests.unit.replication_net import Host, key, value
+from tests.unit.replication_net import Host, key, map_of, value
 
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
-from whimbrel.core.structures.map_settings import MapSettings
-from whimbrel.core.structures.map_store import MapStore
+from whimbrel.structures.map.settings import MapSettings
+from whimbrel.structures.map.store import MapStore
 
 Key = tuple[int, str]
 MAPS = ("m", "b0", "a1")
@@ -89,23 +89,23 @@ class Observed(Story):
         partition, number = host.plane.partitions[pid], key(100_000 + self.rng.randrange(12))
         match self.rng.randrange(6):
             case 0:
-                host.maps.remove(partition, name, number, None)
+                host.maps.remove(partition, map_of(name), number, None)
             case 1 if self.rng.random() < 0.2 and name != "m":
-                host.maps.clear(partition, name, None)
+                host.maps.clear(partition, map_of(name), None)
             case 2:
-                host.maps.set(partition, name, number, value("gone soon"), None, 200)
+                host.maps.set(partition, map_of(name), number, value("gone soon"), None, 200)
             case 3:
                 host.maps.sweep(host.ctx.wall_ms, 100)
             case 4 if self.rng.random() < 0.1 and name != "m":
                 self.destroy(name)
             case _:
-                host.maps.put(partition, name, number, value(str(self.rng.random())), None)
+                host.maps.put(partition, map_of(name), number, value(str(self.rng.random())), None)
 
     def destroy(self, name: str) -> None:
         """A map ends; the members hear of it at once."""
         self.generation = getattr(self, "generation", 0) + 1
         for host in self.net.hosts.values():
-            host.maps.destroy(name, self.generation)
+            host.destroy(name, self.generation)
 
     def check(self) -> None:
         """Every mirror is right."""

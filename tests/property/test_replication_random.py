@@ -17,8 +17,8 @@ from tests.unit.replication_net import SECOND, SETTINGS, Net, key, migration
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import SerializationError
+from whimbrel.structures.map.settings import MapSettings
 
 PARTITIONS = 3
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from whimbrel.core.ids import PartitionId
+from whimbrel.core.ids import EMPTY_ROW, PartitionId, namespace_of
 from whimbrel.core.merging.leftovers import Leftover, SplitData
 from whimbrel.core.merging.target import MergeTarget
 from whimbrel.core.messages import MergeRequested
-from whimbrel.core.structures.map_store import MapStore
+from whimbrel.core.replication.fragments import Fragment
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Run
 from whimbrel.sim.scenario import parse_scenario
 from whimbrel.sim.structures.map.model import SET_MAP
+from whimbrel.structures.map.store import MapStore
 
 FOREVER_US = 1 << 60
 SPLIT = """
@@ -48,7 +49,8 @@ def merging_run(refused_us: int, monkeypatch: pytest.MonkeyPatch) -> Run:
     store = MapStore()
     for key in (b"one", b"two"):
         store.put(key, b"\0" * 12, 0)
-    data = SplitData([Leftover(SET_MAP, PartitionId(0), store)], ())
+    fragment = Fragment(PartitionId(0), namespace_of("map", SET_MAP), store, 0, 0)
+    data = SplitData([Leftover(fragment, EMPTY_ROW)], ())
     host.start(world.addresses(), data)
     world.scheduler.run_until(1_000_000)
     assert host.joined

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from whimbrel.core.effects import Note
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.sim.client import SimClient
 from whimbrel.sim.faults.event import FaultEvent
 from whimbrel.sim.faults.nemesis import Nemesis
@@ -18,6 +17,7 @@ from whimbrel.sim.scenario import parse_scenario
 from whimbrel.sim.structures.map.model import REGISTER_MAP, KeyLedger
 from whimbrel.sim.workload import Workload
 from whimbrel.sim.world import World
+from whimbrel.structures.map.settings import MapSettings
 
 SEED = 9
 SEEDS_MAX = 20

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from whimbrel.core import effects as e
@@ -24,9 +25,11 @@ from whimbrel.core.stimuli import (
     Stimulus,
     TimerFired,
 )
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.serving.engine import Engine
+from whimbrel.serving.kinds import ServedKind
 from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
+from whimbrel.structures.kinds import KINDS
+from whimbrel.structures.map.settings import MapSettings
 from whimbrel.wire.codec import decode_event, decode_response, encode_request
 from whimbrel.wire.errors import decode_errors
 from whimbrel.wire.frames import ANSWERS, AUTHENTICATED, EVENT, PRELUDE, MessageSplitter, RawMessage
@@ -74,7 +77,7 @@ class Node:
         self.id = member_id(number)
         self.address = Address("127.0.0.1", 5700 + number)
         info = MemberInfo(self.id, self.address, lite=lite)
-        self.engine = Engine(info, pump.settings, pump.now_us)
+        self.engine = Engine(info, pump.settings, pump.kinds, pump.now_us)
         self.links: dict[MemberId, Address] = {}
         self.clients: dict[int, Client] = {}
         self.notes: list[e.Note] = []
@@ -149,6 +152,7 @@ class Pump:
 
     def __init__(self, settings: CoreSettings | None = None, encoded: bool = False) -> None:
         self.settings = settings or quick_settings()
+        self.kinds: Sequence[ServedKind] = KINDS
         self.encoded = encoded
         """Whether messages between members travel as bytes."""
         self.now_us = 1_000_000

@@ -9,7 +9,15 @@ from collections.abc import Callable
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import ArmTimer, Send
-from whimbrel.core.ids import Address, MemberId, PartitionId, ReplicaIndex, Row
+from whimbrel.core.ids import (
+    Address,
+    MemberId,
+    Namespace,
+    PartitionId,
+    ReplicaIndex,
+    Row,
+    namespace_of,
+)
 from whimbrel.core.messages import Message
 from whimbrel.core.model import (
     MemberInfo,
@@ -22,8 +30,8 @@ from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_service import MapService
-from whimbrel.core.structures.map_settings import MapSettings
+from whimbrel.structures.map.service import MapService
+from whimbrel.structures.map.settings import MapSettings
 
 SECOND = 1_000_000
 SETTINGS = CoreSettings(
@@ -49,6 +57,14 @@ def value(text: str) -> bytes:
     return b"\0\0\0\0" + (-12).to_bytes(4, "big", signed=True) + text.encode()
 
 
+def map_of(name: str) -> Namespace:
+    """The namespace of a map."""
+    return namespace_of("map", name)
+
+
+M = map_of("m")
+
+
 def make_row(members: str) -> Row:
     """``"a-c"`` is primary a, hole, c."""
     slots: list[MemberId | None] = [None if name == "-" else MemberId(name) for name in members]
@@ -69,11 +85,16 @@ class Host:
 
     def fragment(self, pid: int, name: str) -> Fragment:
         """The fragment of a map; fails when there is none."""
-        return self.plane.partitions[pid].maps[name]
+        return self.plane.partitions[pid].fragments[map_of(name)]
+
+    def destroy(self, name: str, generation: int) -> None:
+        """The registry says that a map was destroyed."""
+        self.plane.holdings.destroy(map_of(name), generation)
+        self.maps.destroyed(map_of(name))
 
     def content(self, pid: int, name: str) -> dict[bytes, bytes]:
         """Key to value of a map's fragment, empty when there is none."""
-        found = self.plane.partitions[pid].maps.get(name)
+        found = self.plane.partitions[pid].fragments.get(map_of(name))
         if found is None:
             return {}
         return dict(found.store.entries(self.ctx.wall_ms))  # type: ignore[attr-defined]
@@ -120,7 +141,7 @@ class Net:
         host = self[at]
         self._clock(host)
         reply = PendingReply(number)
-        host.maps.put(host.plane.partitions[pid], name, key(number), value(text), reply)
+        host.maps.put(host.plane.partitions[pid], map_of(name), key(number), value(text), reply)
         return reply
 
     # -- traffic --------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.engine_pump import Client, Node, Pump
+from tests.unit.replication_net import map_of
 
 from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.stimuli import AddressUnreachable, Started
@@ -122,7 +123,7 @@ def totals(pump: SplitPump, name: str) -> dict[str, int]:
     """Sums over all members of what became of a map's entries."""
     sums = {"added": 0, "replaced": 0, "same": 0, "discarded": 0, "expired": 0}
     for node in pump.nodes:
-        counts = node.engine.member.merging.totals.get(name)
+        counts = node.engine.member.merging.totals.get(map_of(name))
         if counts is not None:
             for field in sums:
                 sums[field] += getattr(counts, field)

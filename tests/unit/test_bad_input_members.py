@@ -204,7 +204,7 @@ def test_good_messages_pass() -> None:
     refused = []
     for message in good:
         try:
-            validate(message, 8)
+            validate(message, 8, ("map",))
         except ProtocolError as error:
             refused.append(error)
     assert refused == []

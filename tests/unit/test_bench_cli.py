@@ -12,7 +12,7 @@ from whimbrel.bench.engines import BenchCluster
 from whimbrel.cli import bench as command
 from whimbrel.cli.main import run
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_settings import MapSettings
+from whimbrel.structures.map.settings import MapSettings
 
 
 def test_help_lists_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +78,6 @@ def test_requests_reach_primary_and_backup() -> None:
         len(fragment.store)
         for plane in planes
         for partition in plane.partitions
-        for fragment in partition.maps.values()
+        for fragment in partition.fragments.values()
     )
     assert held == 2 * 6 * hot_path.DEPTH

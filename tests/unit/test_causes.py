@@ -54,6 +54,7 @@ from whimbrel.core.stimuli import (
 )
 from whimbrel.serialization.data import to_data
 from whimbrel.serving.outputs import ToPeer
+from whimbrel.structures.kinds import KINDS
 
 ME = MemberInfo(member_id(1), Address("127.0.0.1", 5701))
 ELSEWHERE = Address("127.0.0.1", 5709)
@@ -173,7 +174,7 @@ def test_copies_go_on_under_their_causes(ctx: Context) -> None:
 
 def test_a_stimulus_brings_its_cause() -> None:
     """Goal: a message goes on with its sender's story, a start with that of the expulsion."""
-    member = Member(ME, CoreSettings(), 7_000)
+    member = Member(ME, CoreSettings(), KINDS, 7_000)
     effects = member.handle(Started((ELSEWHERE,), cause="00000001-42"), 7_000, 0)
     assert {effect.cause for effect in effects} == {"00000001-42"}
     effects = member.handle(LeaveWanted(), 7_001, 0)
@@ -182,7 +183,7 @@ def test_a_stimulus_brings_its_cause() -> None:
 
 def test_seeking_a_cluster_is_one_story() -> None:
     """Goal: what a start leads to is found under it. Method: nobody answers, so it founds."""
-    member = Member(ME, CoreSettings(), 7_000)
+    member = Member(ME, CoreSettings(), KINDS, 7_000)
     armed = member.handle(Started((ELSEWHERE,)), 7_000, 0)
     story = armed[0].cause
     said: list[Note | SendTo] = []

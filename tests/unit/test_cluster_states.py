@@ -318,7 +318,7 @@ def test_every_request_is_allowed_or_refused_in_passive(trio: Pump) -> None:
         offered = [*operations.in_partition.values(), *operations.others.values()]
         assert {row.name for row in offered} == ALLOWED | REFUSED
         assert {row.name for row in offered if row.is_guarded} == REFUSED
-        guarded = {name for name, row in operations.shares.items() if row.is_guarded}
+        guarded = {row.name for row in operations.shares.values() if row.is_guarded}
         assert guarded == {"clear", "evict_all"}
     set_state(trio, ACTIVE)
     for node in trio.nodes:

@@ -10,8 +10,8 @@ from whimbrel.config import Config, Flag, explain, load, split_setting
 from whimbrel.config.settings import RuntimeSettings
 from whimbrel.core.ids import Address
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import ConfigError
+from whimbrel.structures.map.settings import MapSettings
 
 
 def sets(*texts: str) -> list[Flag]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.unit.replication_net import SECOND, Net
+from tests.unit.replication_net import SECOND, M, Net
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId, PartitionId
@@ -13,9 +13,9 @@ from whimbrel.core.model import MemberInfo
 from whimbrel.core.replication.deferred_free import FREED_BYTES_MAX, FREED_MAX, DeferredFree
 from whimbrel.core.replication.transfer import FragmentExport
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures import map_store
-from whimbrel.core.structures.map_store import FREED_AT_ONCE_MAX, GivenUp
-from whimbrel.core.structures.record import CLEAR, OPERATION
+from whimbrel.structures.map import store as map_store
+from whimbrel.structures.map.record import CLEAR, OPERATION
+from whimbrel.structures.map.store import FREED_AT_ONCE_MAX, GivenUp
 
 LARGE = 3 * FREED_MAX + 1
 CLEAR_OPERATION = OPERATION.pack(CLEAR, 0)
@@ -54,7 +54,7 @@ def test_a_large_fragment_that_is_dropped_is_freed_in_steps() -> None:
     assert left[0] == LARGE
     assert left[-1] == 0
     assert all(0 < before - after <= FREED_MAX for before, after in itertools.pairwise(left))
-    assert len(net["a"].plane.partitions[0].maps["m"].store) == LARGE
+    assert len(net["a"].plane.partitions[0].fragments[M].store) == LARGE
 
 
 def test_a_large_fragment_that_is_cleared_is_empty_at_once_and_freed_in_steps() -> None:
@@ -63,14 +63,14 @@ def test_a_large_fragment_that_is_cleared_is_empty_at_once_and_freed_in_steps() 
     """
     net = filled(LARGE)
     plane = net["a"].plane
-    net["a"].maps.clear(plane.partitions[0], "m", None)
+    net["a"].maps.clear(plane.partitions[0], M, None)
     net.put("m", 1, "again")
     left = freeing_steps(net, "a")
     assert left[0] == LARGE
     assert len(left) == 5
-    assert len(plane.partitions[0].maps["m"].store) == 1
+    assert len(plane.partitions[0].fragments[M].store) == 1
     net.pump()
-    assert len(net["b"].plane.partitions[0].maps["m"].store) == 1
+    assert len(net["b"].plane.partitions[0].fragments[M].store) == 1
 
 
 @pytest.mark.parametrize("way", ["drop", "clear"])
@@ -80,7 +80,7 @@ def test_a_small_fragment_needs_no_steps(way: str) -> None:
     if way == "drop":
         net.set_row(0, "a", 6)
     else:
-        store = net["b"].plane.partitions[0].maps["m"].store
+        store = net["b"].plane.partitions[0].fragments[M].store
         store.apply(CLEAR_OPERATION, 0, len(CLEAR_OPERATION))
     assert net["b"].plane.holdings.deferred.entries == 0
     assert not net["b"].ctx.is_armed("replication.free")
@@ -105,7 +105,7 @@ def test_the_keys_of_a_large_fragment_are_listed_some_at_a_time(
     """
     monkeypatch.setattr(map_store, "KEYS_TAKEN", 7)
     net = filled(100)
-    fragment = net["a"].plane.partitions[0].maps["m"]
+    fragment = net["a"].plane.partitions[0].fragments[M]
     kept = set(list(fragment.store.records)[:50])  # type: ignore[attr-defined]
     copy = net["b"].plane.holdings.make(PartitionId(0), fragment.namespace)
     export, number, chunks, last = FragmentExport([fragment]), 1_000, 0, False
@@ -124,8 +124,8 @@ def test_the_keys_of_a_large_fragment_are_listed_some_at_a_time(
 def test_an_empty_fragment_is_one_part() -> None:
     """A fragment whose entries are all gone still tells its vector."""
     net = filled(1)
-    fragment = net["a"].plane.partitions[0].maps["m"]
-    net["a"].maps.clear(net["a"].plane.partitions[0], "m", None)
+    fragment = net["a"].plane.partitions[0].fragments[M]
+    net["a"].maps.clear(net["a"].plane.partitions[0], M, None)
     parts, last = FragmentExport([fragment]).next_parts(100)
     assert last
     assert [(part.first, part.last, part.data) for part in parts] == [(True, True, b"")]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.unit.engine_pump import Node, Pump, quick_settings
+from tests.unit.replication_net import map_of
 from tests.unit.test_admin_documents import formed, of, put, run
 from tests.unit.test_cluster_states import FROZEN, set_state
 from tests.unit.test_serving_cluster import fill
@@ -108,9 +109,9 @@ def test_who_leaves_where_nothing_may_move_says_what_it_held_alone() -> None:
     set_state(pump, FROZEN)
     leaver = pump.nodes[2]
     held = sum(
-        len(part.maps["b0"].store)
+        len(part.fragments[map_of("b0")].store)
         for part in leaver.engine.member.dataplane.partitions
-        if part.is_primary and "b0" in part.maps
+        if part.is_primary and map_of("b0") in part.fragments
     )
     pump.leave(leaver)
     (note,) = said(pump)

@@ -12,15 +12,15 @@ from tests.unit.replication_net import SECOND, SETTINGS, Host, Net, migration
 from tests.unit.split_pump import SplitPump
 from tests.unit.test_replication_refill import Scene
 
-from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.ids import MemberId, Namespace, PartitionId, Row
 from whimbrel.core.merging.leftovers import Leftover
 from whimbrel.core.messages import FragmentPart, TransferSent
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.replication.anti_entropy import ABSENT_US
 from whimbrel.core.replication.deferred_free import DeferredFree, Freeable
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
-from whimbrel.core.structures import map_store
-from whimbrel.core.structures.map_store import GivenUp, MapStore
+from whimbrel.structures.map import store as map_store
+from whimbrel.structures.map.store import GivenUp, MapStore
 
 LARGE = 40
 FEW = 10
@@ -142,9 +142,9 @@ def test_what_was_left_by_a_split(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[object] = []
     begin, release = Leftover.__init__, MapStore.release
 
-    def noted(self: Leftover, name: str, pid: PartitionId, store: MapStore, begun: int = 0) -> None:
-        left.append(store)
-        begin(self, name, pid, store, begun)
+    def noted(self: Leftover, fragment: Fragment, row: Row) -> None:
+        left.append(fragment.store)
+        begin(self, fragment, row)
 
     def seen(self: MapStore) -> GivenUp | None:
         released.append(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.admin_fakes import FakeNode, as_node
 from tests.unit.engine_pump import Node, Pump
+from tests.unit.replication_net import map_of
 from tests.unit.test_admin_documents import formed, of, put, run
 from tests.unit.test_cluster_states import master_of
 from tests.unit.test_grid_events import listen
@@ -34,7 +35,9 @@ def uneven_grid(members: int) -> tuple[Pump, list[FakeNode]]:
 def entries_of(node: Node, name: str) -> int:
     parts = node.engine.member.dataplane.partitions
     return sum(
-        len(part.maps[name].store) for part in parts if part.is_primary and name in part.maps
+        len(part.fragments[map_of(name)].store)
+        for part in parts
+        if part.is_primary and map_of(name) in part.fragments
     )
 
 

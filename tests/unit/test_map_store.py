@@ -7,13 +7,8 @@ import sys
 
 import pytest
 
-from whimbrel.core.structures.map_store import (
-    SCAN_BYTES_MAX,
-    SCAN_END,
-    SCAN_IDLE_MS,
-    MapStore,
-)
-from whimbrel.core.structures.record import (
+from whimbrel.errors import ProtocolError, SerializationError, UsageError
+from whimbrel.structures.map.record import (
     NEVER_MS,
     RECORD,
     RECORD_BYTES,
@@ -25,7 +20,12 @@ from whimbrel.core.structures.record import (
     split_key,
     stored_key,
 )
-from whimbrel.errors import ProtocolError, SerializationError, UsageError
+from whimbrel.structures.map.store import (
+    SCAN_BYTES_MAX,
+    SCAN_END,
+    SCAN_IDLE_MS,
+    MapStore,
+)
 
 
 def body(number: int) -> bytes:

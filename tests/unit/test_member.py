@@ -22,9 +22,10 @@ from whimbrel.core.messages import (
     TableRequested,
 )
 from whimbrel.core.model import MemberInfo, MemberList, members_came, members_left
-from whimbrel.core.registry import MAP_KIND, backups_value
+from whimbrel.core.registry import backups_value
 from whimbrel.core.stimuli import Received, Started, Stimulus, TimerFired
 from whimbrel.errors import InvariantViolation
+from whimbrel.structures.kinds import KINDS
 
 STRANGER = member_id(9)
 SOMEWHERE = Address("127.0.0.1", 5709)
@@ -32,7 +33,7 @@ SOMEWHERE = Address("127.0.0.1", 5709)
 
 def make(**settings: object) -> Member:
     info = MemberInfo(member_id(1), Address("127.0.0.1", 5701))
-    return Member(info, quick_settings(**settings), 0)
+    return Member(info, quick_settings(**settings), KINDS)
 
 
 def formed(**settings: object) -> Member:
@@ -164,7 +165,7 @@ def test_depth_follows_the_registry_after_the_step() -> None:
     """Goal: a deeper structure changes the depth when the step that made it is over."""
     member = formed()
     assert member.migrations.replica_depth == 2
-    member.registry.announce([(MAP_KIND, "deep", True, backups_value(3, 1))])
+    member.registry.announce([("map", "deep", True, backups_value(3, 1))])
     assert member.migrations.replica_depth == 2
     member.take_effects()
     assert member.migrations.replica_depth == 5

@@ -6,10 +6,10 @@ import pytest
 
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.merging.leftovers import hottest_listed
-from whimbrel.core.merging.policies import PUT_IF_ABSENT, policy_of, register_merge_policy
 from whimbrel.core.migration.member_changes import forfeited, reason_of
 from whimbrel.core.model import ClusterState, MemberInfo, MemberList
 from whimbrel.errors import UsageError
+from whimbrel.structures.map.policies import PUT_IF_ABSENT, policy_of, register_merge_policy
 
 A, B, C = (MemberId(name) for name in "abc")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from tests.unit.engine_pump import Error, Node, Pump, quick_settings
+from tests.unit.replication_net import map_of
 from tests.unit.test_cluster_states import set_state
 
 from whimbrel.core.model import ClusterState
-from whimbrel.core.structures import map_service as map_module
 from whimbrel.serialization.data import to_data
 from whimbrel.serving import calls as calls_module
 from whimbrel.serving import parking as parking_module
@@ -21,6 +21,7 @@ from whimbrel.serving import server as server_module
 from whimbrel.serving.calls import CALL_TIMEOUT_US
 from whimbrel.serving.forwarding import HOPS_MAX
 from whimbrel.serving.scatter import GATHER_TIMEOUT_US
+from whimbrel.structures.map import service as map_module
 from whimbrel.wire import errors as codes
 from whimbrel.wire.codec import encode_request
 from whimbrel.wire.errors import ALWAYS_RETRIED
@@ -98,10 +99,10 @@ class Scene:
     def size(self) -> int:
         """Entries of the map at its primaries."""
         stores = [
-            replica.maps["b1"].store
+            replica.fragments[map_of("b1")].store
             for node in self.pump.living()
             for replica in node.engine.member.dataplane.partitions
-            if replica.is_primary and "b1" in replica.maps
+            if replica.is_primary and map_of("b1") in replica.fragments
         ]
         return sum(len(store) for store in stores)
 
@@ -273,7 +274,7 @@ def test_a_write_that_fails_has_had_no_effect(
     monkeypatch.undo()
     scene.pump.run(15)
     for node in scene.pump.living():
-        held = scene.partition(node).maps.get("b1")
+        held = scene.partition(node).fragments.get(map_of("b1"))
         assert held is None or to_data("k")[8:] not in b"".join(held.store.records)
 
 
@@ -328,7 +329,7 @@ def test_what_may_have_happened_is_told_as_unknown(
     make(scene)
     code = scene.ends_in()
     assert code == codes.INDETERMINATE and code not in ALWAYS_RETRIED
-    assert scene.size() == 1 or scene.partition(scene.home).maps["b1"].store
+    assert scene.size() == 1 or scene.partition(scene.home).fragments[map_of("b1")].store
 
 
 # -- writes to whole maps ---------------------------------------------------------------------
@@ -356,7 +357,7 @@ def protected_member(scene: Scene) -> int:
 
 
 def unknown_call(scene: Scene) -> int:
-    scene.patch.delitem(scene.home.engine.server.operations.shares, "clear")
+    scene.patch.delitem(scene.home.engine.server.operations.shares, ("map", "clear"))
     return codes.GENERIC
 
 
@@ -375,7 +376,7 @@ def test_a_half_done_write_to_a_whole_map_has_not_failed(
         for node in scene.nodes:
             for replica in node.engine.member.dataplane.partitions:
                 if node is not scene.home and replica.is_primary:
-                    replica.drop(next(iter(replica.fragments)))
+                    del replica.fragments[next(iter(replica.fragments))]
     before = scene.size()
     scene.clear()
     if begun or make is silent_member:

@@ -13,7 +13,6 @@ from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message, RegistryAnswered, RegistryTold
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.registry import (
-    MAP_KIND,
     RETRY_TIMER,
     SCHEMA_KIND,
     Registry,
@@ -68,7 +67,7 @@ class Net:
 
 
 def map_fact(name: str, backups: int = 1, *, alive: bool = True) -> tuple[str, str, bool, bytes]:
-    return MAP_KIND, name, alive, backups_value(backups, 0)
+    return "map", name, alive, backups_value(backups, 0)
 
 
 def test_a_fact_is_done_when_everybody_has_it() -> None:
@@ -187,7 +186,7 @@ def test_depth_follows_live_structures() -> None:
     assert registry.depth() == 5
     registry.announce([map_fact("b", 4, alive=False)], None)
     assert registry.depth() == 2
-    entry = registry.get(MAP_KIND, "a")
+    entry = registry.get("map", "a")
     assert entry is not None and backups_of(entry) == (0, 0)
 
 
@@ -237,7 +236,7 @@ def test_a_destruction_counts_whichever_fact_wins() -> None:
             net.registries[2].on_message(MemberId(f"m{which}"), news[which])
         net.deliver()
         net.view(0, 1, 2, 3)
-        found = [registry.get(MAP_KIND, "a") for registry in net.registries]
+        found = [registry.get("map", "a") for registry in net.registries]
         assert found[0] is not None and found[0].destroyed == 2
         assert all(entry == found[0] for entry in found)
 
@@ -250,20 +249,20 @@ def test_a_smaller_parts_destruction_is_not_adopted() -> None:
     net.view(0, 1)
     net.registries[0].announce([map_fact("a")], None)
     net.deliver()
-    held = net.registries[0].get(MAP_KIND, "a")
+    held = net.registries[0].get("map", "a")
     assert held is not None
     theirs = MemberId("x")
     other = msgspec.structs.replace(held, clock=9, origin=theirs, destroyed=8, destroyer=theirs)
     assert net.registries[0].adopt([other])
     net.deliver()
     for registry in net.registries:
-        entry = registry.get(MAP_KIND, "a")
+        entry = registry.get("map", "a")
         assert entry is not None and (entry.clock, entry.destroyed) == (9, 0)
 
 
 def destroyed(net: Net, number: int) -> int:
     """The number of the latest destruction of map a that a member knows, also of a dead map."""
-    return net.registries[number]._entries[MAP_KIND, "a"].destroyed
+    return net.registries[number]._entries["map", "a"].destroyed
 
 
 def test_a_destruction_exceeds_those_it_had_not_heard_of() -> None:
@@ -307,7 +306,7 @@ def test_a_dead_members_destruction_reaches_all_though_another_fact_won() -> Non
     assert before > destroyed(net, 2) == 0
     net.view(1, 2)
     assert destroyed(net, 1) == destroyed(net, 2) == before
-    assert net.registries[1].get(MAP_KIND, "a") == net.registries[2].get(MAP_KIND, "a")
+    assert net.registries[1].get("map", "a") == net.registries[2].get("map", "a")
 
 
 @pytest.mark.parametrize("count", [2, 3])

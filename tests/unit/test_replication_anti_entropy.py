@@ -6,7 +6,7 @@ import random
 
 import msgspec
 import pytest
-from tests.unit.replication_net import SECOND, SETTINGS, Net, key, migration, value
+from tests.unit.replication_net import SECOND, SETTINGS, M, Net, key, migration, value
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
@@ -22,9 +22,9 @@ from whimbrel.core.messages import (
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.replication.anti_entropy import ABSENT_US, ANNOUNCED_MAX
 from whimbrel.core.replication.dataplane import DataPlane
-from whimbrel.core.structures.map_settings import MapSettings
-from whimbrel.core.structures.record import RECORD_BYTES, stored_key
 from whimbrel.errors import InvariantViolation, SerializationError
+from whimbrel.structures.map.record import RECORD_BYTES, stored_key
+from whimbrel.structures.map.settings import MapSettings
 
 
 def settled(
@@ -159,7 +159,7 @@ def test_writes_during_a_sync_are_not_lost() -> None:
             chunks[0] += 1
             for step in range(3):
                 net.put("m", (17 * chunks[0] + step) % 90, f"meanwhile {chunks[0]}")
-            host.maps.remove(partition, "m", key((29 * chunks[0]) % 60), None)
+            host.maps.remove(partition, M, key((29 * chunks[0]) % 60), None)
         return False
 
     net.drop = write_meanwhile
@@ -181,7 +181,7 @@ def test_clearing_during_a_sync() -> None:
     def clear_meanwhile(sender: MemberId, target: MemberId, what: object) -> bool:
         if isinstance(what, TransferSent) and what.sequence == 3 and not cleared[0]:
             cleared[0] = True
-            host.maps.clear(host.plane.partitions[0], "m", None)
+            host.maps.clear(host.plane.partitions[0], M, None)
             net.put("m", 5, "after the clear")
         return False
 
@@ -259,7 +259,7 @@ def test_members_that_ask_one_another_get_through(limit: int) -> None:
     for host in net.hosts.values():
         for partition in host.plane.partitions:
             if not partition.is_primary:
-                host.plane.doubts.mark_dirty(partition.maps["m"])
+                host.plane.doubts.mark_dirty(partition.fragments[M])
     net.advance(60 * SECOND)
     assert all(host.plane.unsettled() == 0 for host in net.hosts.values())
     assert all(permits(host.plane) == 0 for host in net.hosts.values())
@@ -642,7 +642,7 @@ def test_a_copy_does_not_replace_what_was_begun_since() -> None:
     requests = held_back(net, SyncRequested)
     net.advance(2 * SECOND)
     for name in "ab":
-        net[name].maps.destroy("m", 5)
+        net[name].plane.holdings.destroy(M, 5)
     net.put("m", 1, "copied")
     net.pump()
     answers = held_back(net, TransferSent)

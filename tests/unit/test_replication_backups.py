@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.replication_net import SECOND, SETTINGS, Net, key, make_row, value
+from tests.unit.replication_net import SECOND, SETTINGS, M, Net, key, make_row, value
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import SyncRequested, TableRequested
@@ -449,7 +449,7 @@ def test_clients_that_count_are_told_by_the_backup() -> None:
     plane = net["a"].plane
     uuid = bytes(range(16))
     reply = PendingReply(ack_to=uuid + (-7).to_bytes(8, "little", signed=True))
-    net["a"].maps.put(plane.partitions[0], "m", key(1), value("x"), reply)
+    net["a"].maps.put(plane.partitions[0], M, key(1), value("x"), reply)
     net.pump()
     assert net["b"].plane.incoming.take_notifications() == [(uuid, -7, MemberId("a"))]
     assert net["b"].plane.incoming.take_notifications() == []
@@ -502,7 +502,7 @@ def test_destroying_a_map_forgets_data_and_vectors() -> None:
         net.put("m", number, "x")
     net.pump()
     for name in "ab":
-        net[name].maps.destroy("m", 1)
+        net[name].destroy("m", 1)
         assert not net[name].plane.partitions[0].fragments
     net.put("m", 1, "y")
     net.pump()
@@ -516,7 +516,7 @@ def test_a_map_begun_again_before_its_backup_forgot_the_old_one() -> None:
     for number in range(3):
         net.put("m", number, "old")
     net.pump()
-    net["a"].maps.destroy("m", 1)
+    net["a"].destroy("m", 1)
     net.put("m", 7, "new")
     net.pump()
     net.advance(3 * SECOND)

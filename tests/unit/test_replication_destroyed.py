@@ -14,8 +14,8 @@ from tests.unit.test_replication_anti_entropy import settled
 from whimbrel.core.ids import MemberId, Namespace
 from whimbrel.core.messages import TransferSent
 from whimbrel.core.model import MigrationKind
-from whimbrel.core.structures.map_store import FREED_AT_ONCE_MAX
 from whimbrel.errors import SerializationError
+from whimbrel.structures.map.store import FREED_AT_ONCE_MAX
 
 MAP = Namespace("map/m")
 
@@ -23,7 +23,7 @@ MAP = Namespace("map/m")
 def destroy(net: Net, names: str, generation: int = 5) -> None:
     """These members hear that the map is destroyed."""
     for name in names:
-        net[name].maps.destroy("m", generation)
+        net[name].destroy("m", generation)
 
 
 def two() -> Net:
@@ -183,7 +183,7 @@ def test_what_is_compared_is_begun_anew_where_the_destruction_was_not_heard_of()
     for number in range(3):
         net.put("b2", number, "old")
     net.pump()
-    net["a"].maps.destroy("b2", 5)
+    net["a"].destroy("b2", 5)
     net["a"].plane.holdings.begin(net["a"].plane.partitions[0], Namespace("map/b2"))
     up = migration(MigrationKind.SHIFT_UP, "c", 2, new=1, current=2)
     net.migrate(up, "a")

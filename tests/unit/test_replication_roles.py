@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.replication_net import SECOND, SETTINGS, Net, key, make_row, migration, value
+from tests.unit.replication_net import SECOND, SETTINGS, M, Net, key, make_row, migration, value
 
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.messages import SyncRequested
@@ -50,7 +50,7 @@ def test_writes_wait_while_a_partition_migrates() -> None:
     plane.roles.begin_source(migration(MigrationKind.COPY, "c", 5, new=2))
     with pytest.raises(RetryableError):
         net.put("m", 1, "x")
-    assert net["a"].maps.get(partition, "m", key(1)) == value("m 1")
+    assert net["a"].maps.get(partition, M, key(1)) == value("m 1")
     plane.roles.end_source(PartitionId(0))
     plane.roles.end_source(PartitionId(0))
     net.put("m", 1, "x")
@@ -301,15 +301,15 @@ def test_idle_entries_get_a_new_span_at_promotion() -> None:
     net.set_row(0, "ab", 2)
     net.pump()
     host = net["a"]
-    host.maps.put(host.plane.partitions[0], "m", key(1), value("x"), None, 0, 3_000)
+    host.maps.put(host.plane.partitions[0], M, key(1), value("x"), None, 0, 3_000)
     net.pump()
     for _ in range(4):
         net.advance(SECOND)
-        assert host.maps.get(host.plane.partitions[0], "m", key(1)) is not None
+        assert host.maps.get(host.plane.partitions[0], M, key(1)) is not None
     net.crash("a")
     net.set_members("b")
     net.set_row(0, "b", 4)
     new = net["b"]
-    assert new.maps.get(new.plane.partitions[0], "m", key(1)) == value("x")
+    assert new.maps.get(new.plane.partitions[0], M, key(1)) == value("x")
     net.advance(4 * SECOND)
-    assert new.maps.get(new.plane.partitions[0], "m", key(1)) is None
+    assert new.maps.get(new.plane.partitions[0], M, key(1)) is None

@@ -19,7 +19,7 @@ from whimbrel.core.replication.vectors import (
     slot_of,
     take_over_lineage,
 )
-from whimbrel.core.structures.map_store import MapStore
+from whimbrel.structures.map.store import MapStore
 
 START = (10, 20, 30, 40, 50, 60)
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from tests.unit.replication_net import SECOND, SETTINGS, Host, Net, key, migration, value
+from tests.unit.replication_net import SECOND, SETTINGS, Host, M, Net, key, map_of, migration, value
 
-from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
+from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex, split_namespace
 from whimbrel.core.messages import SyncRequested, TransferSent, VersionsTold
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_service import EVICTED
 from whimbrel.errors import ProtocolError, SerializationError
+from whimbrel.structures.map.service import EVICTED
 from whimbrel.wire.links import decode_message, encode_message
 
 QUICK = msgspec.structs.replace(SETTINGS, backup_sync_interval_us=4 * SECOND)
@@ -120,7 +120,7 @@ def test_a_namespace_is_a_value() -> None:
     one, same, other = Namespace("map/m"), Namespace("map/" + "m"), Namespace("map/n")
     assert one == same and len({one: 1, same: 2, other: 3}) == 2
     fragment = two()["a"].plane.holdings.make(PartitionId(0), one)
-    assert (fragment.service, fragment.name, fragment.namespace) == ("map", "m", one)
+    assert fragment.namespace == one and split_namespace(one) == ("map", "m")
     request = SyncRequested(1, PartitionId(0), 2, ReplicaIndex(1), (one, other))
     assert decode_message(encode_message(request, "a-1")) == ("a-1", request)
 
@@ -132,7 +132,7 @@ def test_whether_a_namespace_is_known() -> None:
     net.pump()
     net.advance(5 * SECOND)
     plane = net["b"].plane
-    assert plane.holdings.make(PartitionId(0), Namespace("map/any")).name == "any"
+    assert plane.holdings.make(PartitionId(0), map_of("any")).namespace == map_of("any")
     with pytest.raises(SerializationError, match="queue/q"):
         plane.holdings.make(PartitionId(0), Namespace("queue/q"))
     told = [m for _, _, m in net.log if isinstance(m, VersionsTold)]
@@ -164,21 +164,21 @@ def test_the_namespaces_of_a_replica_index(new: int, travel: list[str]) -> None:
 
 
 CHANGES: dict[str, Callable[[Host], object]] = {
-    "put": lambda host: host.maps.put(host.plane.partitions[0], "m", key(1), value("new"), None),
-    "set": lambda host: host.maps.set(host.plane.partitions[0], "m", key(1), value("new"), None),
+    "put": lambda host: host.maps.put(host.plane.partitions[0], M, key(1), value("new"), None),
+    "set": lambda host: host.maps.set(host.plane.partitions[0], M, key(1), value("new"), None),
     "put_if_absent": lambda host: host.maps.put_if_absent(
-        host.plane.partitions[0], "m", key(5), value("new"), None
+        host.plane.partitions[0], M, key(5), value("new"), None
     ),
     "replace": lambda host: host.maps.replace(
-        host.plane.partitions[0], "m", key(1), value("y"), None
+        host.plane.partitions[0], M, key(1), value("y"), None
     ),
-    "remove": lambda host: host.maps.remove(host.plane.partitions[0], "m", key(1), None),
-    "evict": lambda host: host.maps.remove(host.plane.partitions[0], "m", key(1), None, EVICTED),
-    "set_ttl": lambda host: host.maps.set_ttl(host.plane.partitions[0], "m", key(1), 60_000, None),
+    "remove": lambda host: host.maps.remove(host.plane.partitions[0], M, key(1), None),
+    "evict": lambda host: host.maps.remove(host.plane.partitions[0], M, key(1), None, EVICTED),
+    "set_ttl": lambda host: host.maps.set_ttl(host.plane.partitions[0], M, key(1), 60_000, None),
     "put_all": lambda host: host.maps.put_all(
-        host.plane.partitions[0], "m", [(key(8), value("8"))], None
+        host.plane.partitions[0], M, [(key(8), value("8"))], None
     ),
-    "clear": lambda host: host.maps.clear(host.plane.partitions[0], "m", None),
+    "clear": lambda host: host.maps.clear(host.plane.partitions[0], M, None),
 }
 
 

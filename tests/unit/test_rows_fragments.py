@@ -32,7 +32,7 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.model import MigrationInfo, MigrationKind
 from whimbrel.core.replication.transfer import MESSAGE_ENTRIES_MAX, PART_ENTRIES, FragmentExport
-from whimbrel.core.structures.map_store import CHUNK_ENTRIES_MAX
+from whimbrel.structures.map.store import CHUNK_ENTRIES_MAX
 from whimbrel.wire.links import decode_message, encode_message
 
 STEP_MS_MAX = 5.0

@@ -11,7 +11,7 @@ from tests.unit.replication_net import SETTINGS as DATA_SETTINGS
 from tests.unit.replication_net import Net as DataNet
 from tests.unit.replication_net import make_row, migration
 
-from whimbrel.core.ids import MemberId, PartitionId, Row
+from whimbrel.core.ids import MemberId, PartitionId, Row, split_namespace
 from whimbrel.core.messages import (
     MigrationCommitAnswered,
     MigrationCommitRequested,
@@ -22,7 +22,7 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration.repair import promotion_step
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.partition.planner import plan_row
-from whimbrel.core.structures.map_settings import MapSettings
+from whimbrel.structures.map.settings import MapSettings
 
 SETTINGS_1 = msgspec.structs.replace(SETTINGS, partition_count=1)
 NO_BACKUP_TO_SIX = tuple(MapSettings(f"k{count}", count) for count in range(7))
@@ -82,7 +82,9 @@ def with_every_depth(row: str, version: int) -> DataNet:
 
 def kept(net: DataNet, member: str) -> list[int]:
     """Backup counts of the maps that a member holds of partition 0, ascending."""
-    return sorted(int(name[1:]) for name in net[member].plane.partitions[0].maps)
+    return sorted(
+        int(split_namespace(name)[1][1:]) for name in net[member].plane.partitions[0].fragments
+    )
 
 
 @pytest.mark.parametrize("new", [-1, 0, 1, 2, 3, 4, 5, 6])
@@ -101,14 +103,14 @@ def test_a_rolled_back_destination_keeps_what_its_old_index_needs(current: int) 
     holders = "abcdefg"
     row = "abcdefg" if current < 0 else holders[:current] + "h" + holders[current:6]
     net = with_every_depth(row, 7)
-    before = {name: f.counters() for name, f in net["h"].plane.partitions[0].maps.items()}
+    before = {name: f.counters() for name, f in net["h"].plane.partitions[0].fragments.items()}
     new = 6 if current < 0 else current - 1
     info = migration(MigrationKind.MOVE, "h", 7, new=new, current=current)
     net.migrate(info, row[0])
     net["h"].plane.roles.rollback_destination(info)
     net.set_row(0, row, 30)
     assert kept(net, "h") == [count for count in range(7) if 0 <= current <= count]
-    held = net["h"].plane.partitions[0].maps
+    held = net["h"].plane.partitions[0].fragments
     assert {name: f.counters() for name, f in held.items()} == before
 
 

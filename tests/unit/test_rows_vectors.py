@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from tests.unit.replication_net import SETTINGS, Host, Net, key, migration, value
+from tests.unit.replication_net import SETTINGS, Host, Net, key, map_of, migration, value
 from tests.unit.test_replication_roles import filled
 
-from whimbrel.core.ids import Namespace, PartitionId
+from whimbrel.core.ids import Namespace, PartitionId, split_namespace
 from whimbrel.core.model import MigrationInfo, MigrationKind
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.vectors import ZERO, Counters, kept_by
@@ -147,12 +147,12 @@ def test_a_promoted_backup_says_where_it_starts(is_dirty: bool) -> None:
 # -- verdicts -----------------------------------------------------------------------------
 
 
-def held(host: Host) -> dict[str, tuple[int, Counters, bool, dict[bytes, bytes]]]:
+def held(host: Host) -> dict[Namespace, tuple[int, Counters, bool, dict[bytes, bytes]]]:
     """Lineage, counters, dirtiness and data of each map of partition 0."""
-    maps = host.plane.partitions[0].maps
+    fragments = host.plane.partitions[0].fragments
     return {
-        name: (f.lineage, f.counters(), f.is_dirty, host.content(0, name))
-        for name, f in maps.items()
+        name: (f.lineage, f.counters(), f.is_dirty, host.content(0, split_namespace(name)[1]))
+        for name, f in fragments.items()
     }
 
 
@@ -184,7 +184,7 @@ def test_versions_go_with_the_data(name: str, verdict: str) -> None:
     before, info, after, version = KINDS[name]
     net = filled(row=before)
     for host in net.hosts.values():
-        for fragment in host.plane.partitions[0].maps.values():
+        for fragment in host.plane.partitions[0].fragments.values():
             assert fragment.lineage or not any(fragment.counters())
     old = {member: held(net[member]) for member in "abc"}
     net.migrate(info, "a")
@@ -199,7 +199,8 @@ def test_versions_go_with_the_data(name: str, verdict: str) -> None:
     assert primary == old["a"]
     for member in "bc":
         index = after.find(member)
-        keeps = [n for n, count in (("m", 1), ("b2", 2), ("b3", 3)) if 0 <= index <= count]
+        depths = ((map_of("m"), 1), (map_of("b2"), 2), (map_of("b3"), 3))
+        keeps = [n for n, count in depths if 0 <= index <= count]
         wanted = {
             n: (primary[n][0], kept_by(primary[n][1], index), False, primary[n][3]) for n in keeps
         }
@@ -231,7 +232,7 @@ def test_a_late_roll_back_of_another_migration_takes_nothing() -> None:
     net.migrate(second, "a")
     net["c"].plane.roles.rollback_destination(first)
     net.set_row(0, "abc", 6)
-    assert sorted(net["c"].plane.partitions[0].maps) == ["b2", "b3"]
+    assert sorted(net["c"].plane.partitions[0].fragments) == [map_of("b2"), map_of("b3")]
     assert len(net["c"].content(0, "b2")) == 30
 
 

@@ -28,8 +28,9 @@ from whimbrel.core.safety import (
     unsafe_because,
 )
 from whimbrel.core.stimuli import Started
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.serving.engine import Engine
+from whimbrel.structures.kinds import KINDS
+from whimbrel.structures.map.settings import MapSettings
 
 INFOS = [MemberInfo(MemberId(name), Address("127.0.0.1", 1)) for name in "ab"]
 MASTER = MasterWord(
@@ -206,7 +207,7 @@ def elsewhere(pump: Pump, host: str) -> Node:
     """A further member on a machine of its own."""
     node = Node(pump, len(pump.nodes) + 1, lite=False)
     info = MemberInfo(node.id, node.address, host=host)
-    node.engine = Engine(info, pump.settings, pump.now_us)
+    node.engine = Engine(info, pump.settings, KINDS, pump.now_us)
     pump.nodes.append(node)
     node.handle(Started(tuple(other.address for other in pump.nodes)))
     pump.run_until(lambda: node.joined, 30)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
+from tests.unit.replication_net import map_of
 
 from whimbrel.core.invariants import check_member
 from whimbrel.core.stimuli import (
@@ -67,7 +68,7 @@ def copies(pump: Pump, name: str) -> list[int]:
     for pid in range(COUNT):
         held = 0
         for node in pump.living():
-            fragment = node.engine.member.dataplane.partition(pid).maps.get(name)
+            fragment = node.engine.member.dataplane.partition(pid).fragments.get(map_of(name))
             held += fragment is not None and len(fragment.store) > 0
         counts.append(held)
     return counts
@@ -252,10 +253,14 @@ def test_a_key_listener_that_is_gone_hears_nothing(trio: Pump) -> None:
         "Map.addEntryListener", name="b1", include_value=True, listener_flags=1, local_only=False
     )
     trio.settle()
-    assert all(node.engine.member.maps.listened.get("b1") == 1 for node in trio.nodes)
+    assert all(
+        node.engine.member.dataplane.events.listened.get(map_of("b1")) == 1 for node in trio.nodes
+    )
     client.call("Map.removeEntryListener", name="b1", registration_id=registration)
     trio.settle()
-    assert all("b1" not in node.engine.member.maps.listened for node in trio.nodes)
+    assert all(
+        map_of("b1") not in node.engine.member.dataplane.events.listened for node in trio.nodes
+    )
 
 
 def test_a_joining_member_gets_its_share_and_nothing_is_lost(trio: Pump) -> None:

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, member_id, quick_settings
 from tests.unit.wire_samples import frame
 
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.serialization.data import to_data
 from whimbrel.serving import intake as intake_module
 from whimbrel.serving.outputs import ToClient
+from whimbrel.structures.map.settings import MapSettings
 from whimbrel.wire.codec import encode_request
 from whimbrel.wire.custom_types import FieldDescriptor, Schema
 from whimbrel.wire.frames import ANSWERS, AUTHENTICATED, FINAL, PRELUDE

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.admin_fakes import FakeNode, as_node, fakes
 from tests.unit.engine_pump import Client, Error, Pump, quick_settings
-from tests.unit.replication_net import SETTINGS, Net
+from tests.unit.replication_net import SETTINGS, Net, map_of
 from tests.unit.test_cluster_states import losing, set_state, unsafe
 from tests.unit.test_serving_cluster import fill, get, key_of, put
 
@@ -18,9 +18,9 @@ from whimbrel.core import messages as m
 from whimbrel.core.ids import namespace_of
 from whimbrel.core.model import ClusterState
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import RetryableError
 from whimbrel.serialization.data import to_data
+from whimbrel.structures.map.settings import MapSettings
 from whimbrel.wire.errors import OPERATION_TIMEOUT, RETRYABLE
 
 MAPS = (
@@ -206,7 +206,7 @@ def test_a_write_with_too_few_backups_has_no_effect(method: str, fields: dict[st
     put(client, 0, "value 0", "kept")
     pump.kill(pump.nodes[1])
     pump.run(20)
-    fragment = pump.nodes[0].engine.member.dataplane.partitions[0].maps["kept"]
+    fragment = pump.nodes[0].engine.member.dataplane.partitions[0].fragments[map_of("kept")]
     before = (fragment.value, dict(fragment.store.records))  # type: ignore[attr-defined]
     with pytest.raises(Error, match=r"0 synchronous backups now, map\.kept\*\.min_in_sync") as told:
         client.call(f"Map.{method}", 0, name="kept", **ENTRY, **fields)
@@ -228,7 +228,7 @@ def test_writes_are_admitted_when_their_backups_are_there(alone: tuple[Pump, Cli
     entries = [(to_data(f"key {number}"), VALUE) for number in range(3)]
     with pytest.raises(Error):
         client.call("Map.putAll", 1, name="kept", entries=entries, trigger_map_loader=False)
-    assert "kept" not in plane.partitions[1].maps
+    assert map_of("kept") not in plane.partitions[1].fragments
     assert pump.nodes[0].engine.metrics()["refused_min_in_sync_total"] == 2
     assert pump.nodes[0].engine.metrics()["partitions_short_of_min_in_sync"] == 7
     put(client, 1, "x")

@@ -9,12 +9,12 @@ from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 from tests.unit.split_pump import SplitPump, data, totals
 
 from whimbrel.core.effects import Stopped
-from whimbrel.core.merging import policies
 from whimbrel.core.messages import MergeAnswered, MergeRequested
-from whimbrel.core.structures.map_service import MERGED
-from whimbrel.core.structures.map_settings import MapSettings
-from whimbrel.core.structures.record import EntryView
 from whimbrel.errors import UsageError
+from whimbrel.structures.map import policies
+from whimbrel.structures.map.record import EntryView
+from whimbrel.structures.map.service import MERGED
+from whimbrel.structures.map.settings import MapSettings
 
 KEYS = [f"k{number}" for number in range(20)]
 POLICIES = ("PutIfAbsent", "LatestUpdate", "HigherHits", "Discard", "PassThrough")

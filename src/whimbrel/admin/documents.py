@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whimbrel.config import parse_address
-from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.ids import Address, MemberId, namespace_of
 from whimbrel.core.membership.role_change import error_of
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.safety import (
@@ -188,16 +188,16 @@ class ClusterDocuments:
             OperationError: A member does not answer: its share is not known.
         """
         rows: list[Json] = await self.ask(self._node.member_id, "structures")
-        names = [row["name"] for row in rows]
+        names = [namespace_of(row["kind"], row["name"]) for row in rows]
         sizes: dict[str, tuple[int, ...]] = {}
         for start in range(0, len(names), NAMES_PER_QUESTION):
-            part = {"names": names[start : start + NAMES_PER_QUESTION]}
+            part = {"namespaces": names[start : start + NAMES_PER_QUESTION]}
             for _, answer in await self.gather("sizes", part):
                 for name, figures in answer.items():
                     sums = zip(sizes.get(name, NO_SIZES), figures, strict=True)
                     sizes[name] = tuple(map(sum, sums))
-        for row in rows:
-            figures = sizes.get(row["name"], NO_SIZES)
+        for row, name in zip(rows, names, strict=True):
+            figures = sizes.get(name, NO_SIZES)
             row["entries"], row["bytes"], row["writes_short_of_backups"] = figures
         return rows
 

@@ -14,8 +14,8 @@ from contextlib import closing
 
 from whimbrel.core.ids import Namespace, PartitionId
 from whimbrel.core.messages import FragmentPart, Purpose, TransferSent, Vector
-from whimbrel.core.structures.map_store import MapStore
 from whimbrel.errors import OperationError
+from whimbrel.structures.map.store import MapStore
 from whimbrel.wire.links import MESSAGE, FrameSplitter, decode_message, encode_frame, encode_message
 
 ENTRIES = 2_048

@@ -19,6 +19,7 @@ from whimbrel.core.stimuli import AddressUnreachable, Received, Started, Stimulu
 from whimbrel.errors import OperationError
 from whimbrel.serving.engine import Engine
 from whimbrel.serving.outputs import Output, ToAddress, ToClient, ToPeer
+from whimbrel.structures.kinds import KINDS
 from whimbrel.wire.codec import encode_request
 from whimbrel.wire.frames import PRELUDE
 from whimbrel.wire.links import (
@@ -41,7 +42,7 @@ class BenchMember:
     def __init__(self, number: int, settings: CoreSettings) -> None:
         self.id = MemberId(f"{number:08x}-0000-4000-8000-{number:012x}")
         self.address = Address("127.0.0.1", 5700 + number)
-        self.engine = Engine(MemberInfo(self.id, self.address), settings)
+        self.engine = Engine(MemberInfo(self.id, self.address), settings, KINDS)
         self.has_started = False
         self.splitters: dict[MemberId, FrameSplitter] = {}
         """One for each sender: its bulk connection."""

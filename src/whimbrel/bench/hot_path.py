@@ -16,8 +16,8 @@ import time
 from whimbrel.bench.engines import BenchCluster, BenchMember
 from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import OperationError
+from whimbrel.structures.map.settings import MapSettings
 from whimbrel.wire.codec import encode_request
 
 DEPTH = 16

@@ -35,9 +35,9 @@ from whimbrel.core.stimuli import (
     Stimulus,
     TimerFired,
 )
-from whimbrel.core.structures.map_store import MapStore
 from whimbrel.errors import OperationError
 from whimbrel.serving.outputs import Output, ToAddress, ToPeer
+from whimbrel.structures.map.store import MapStore
 from whimbrel.wire.links import MESSAGE, decode_message, encode_message
 
 WAIT_US = 600_000_000

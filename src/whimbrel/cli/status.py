@@ -79,8 +79,9 @@ def _print(found: dict[str, Any]) -> None:
             f"protection  {_protection(protection)}; "
             f"data members here: {protection['data_members']}"
         )
-        for pattern, rule in protection.get("maps", {}).items():
-            out.print(f"            {safe(pattern)}: {_protection(rule)}")
+        for rules in protection.values():  # of each kind those that differ
+            for pattern, rule in rules.items() if isinstance(rules, dict) else ():
+                out.print(f"            {safe(pattern)}: {_protection(rule)}")
     moves = found["migrations"]
     if any(moves.values()):
         out.print(

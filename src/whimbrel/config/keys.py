@@ -32,7 +32,7 @@ from whimbrel.core.settings import (
     Protects,
     StructureSettings,
 )
-from whimbrel.core.structures.map_settings import MapSettings
+from whimbrel.structures.kinds import KINDS
 
 PORT_FIRST = 5701
 """Where the search for a free data port begins."""
@@ -40,7 +40,7 @@ ADMIN_OFFSET = 3_000
 """Distance of the admin port from the data port when none is given."""
 PORT_MAX = 65_535
 PROTECTS = get_args(Protects)
-SETTINGS_TYPES: tuple[type[StructureSettings], ...] = (MapSettings,)
+SETTINGS_TYPES: tuple[type[StructureSettings], ...] = tuple(kind.settings_type for kind in KINDS)
 """Of every kind of structure: its fields are the keys of its tables."""
 
 

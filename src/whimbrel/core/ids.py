@@ -19,7 +19,7 @@ ReplicaIndex = NewType("ReplicaIndex", int)
 """0 is the primary, 1 to 6 are backups, NO_INDEX is none."""
 
 Namespace = NewType("Namespace", str)
-"""Names a fragment: service and object, for example ``map/flights``."""
+"""Names a structure and its fragments: kind and name, for example ``map/flights``."""
 
 NO_INDEX = ReplicaIndex(-1)
 REPLICA_SLOTS = 7

@@ -8,19 +8,21 @@ member, and nothing here decides anything that belongs to a room.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from whimbrel.core import messages as m
+from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, Expelled, Joined, TableChanged
 from whimbrel.core.ids import REPLICA_SLOTS, MemberId, PartitionId, namespace_of
+from whimbrel.core.kinds import StructureKind, StructureService
 from whimbrel.core.membership.service import Membership
 from whimbrel.core.merging.leftovers import SplitData, leftovers_of, split_by_copies
 from whimbrel.core.merging.service import Merging
 from whimbrel.core.messages import Message, RegistryEntry
 from whimbrel.core.migration.service import Migrations
 from whimbrel.core.model import ClusterState, LostStructure, MemberInfo, MemberList
-from whimbrel.core.registry import MAP_KIND, Registry, backups_of
+from whimbrel.core.registry import Registry, backups_of, is_structure
 from whimbrel.core.replication.census import EntryCounts
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.discarding import discarded_with, hottest_of
@@ -37,7 +39,6 @@ from whimbrel.core.stimuli import (
     Stimulus,
     TimerFired,
 )
-from whimbrel.core.structures.map_service import MapService
 
 MIGRATION_MESSAGES: tuple[type[Message], ...] = (
     m.TablePublished, m.PublicationAnswered, m.StampPublished, m.TableRequested,
@@ -57,16 +58,25 @@ OF_SEEKERS = (m.ProbeRequested, m.ProbeAnswered, m.JoinRequested)
 """Messages that name the process that sends them, because it may not be on any list yet."""
 QUESTION_MESSAGES: tuple[type[Message], ...] = (m.QuestionAsked, m.QuestionAnswered)
 
+S = TypeVar("S", bound=StructureService)
+
 
 class Member:
     """The core of one member, for one incarnation: after ``Expelled`` it is thrown away."""
 
-    def __init__(self, me: MemberInfo, settings: CoreSettings, started_us: int = 0) -> None:
+    def __init__(
+        self,
+        me: MemberInfo,
+        settings: CoreSettings,
+        kinds: Sequence[StructureKind],
+        started_us: int = 0,
+    ) -> None:
         """Build the rooms; nothing happens before ``Started`` is handled.
 
         Args:
             me: Our entry of the member list, with the identity of this incarnation.
             settings: Limits and periods.
+            kinds: The structures that there may be.
             started_us: Monotonic time of the start; part of the names we make.
         """
         self.ctx = Context(me, settings, started_us)
@@ -75,14 +85,21 @@ class Member:
         self.entry_counts = EntryCounts(self.ctx, self.dataplane.partitions)
         self.migrations = Migrations(self.ctx, self.dataplane.roles)
         self.registry = Registry(self.ctx)
-        self.maps = MapService(self.dataplane)
+        self.kinds = {kind.name: kind for kind in kinds}
+        self.services: dict[str, StructureService] = {
+            kind.name: kind.make_service(self.dataplane)
+            for kind in kinds
+            if kind.make_service is not None
+        }
+        """By the names of their kinds."""
         self.merging = Merging(
-            self.ctx, self.dataplane, self.maps, self.registry, self.migrations.table
+            self.ctx, self.dataplane, self.services, self.registry, self.migrations.table
         )
-        self.safety = Safety(self)
+        self.safety = Safety(
+            self.ctx, self.membership, self.migrations, self.registry, self.dataplane
+        )
         self.split_data: SplitData | None = None
         """After ``Expelled``: what the next incarnation has to merge, if anything."""
-        self.is_joined = False
         self.is_expelled = False
         self.strangers_total = 0
         """Messages dropped because their sender is not on our list."""
@@ -112,6 +129,17 @@ class Member:
             "merging": self.merging.on_timer,
         }
         self._wire_callbacks()
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether we are on the cluster's list, and not expelled since."""
+        return self.membership.is_joined
+
+    def service(self, wanted: type[S]) -> S:
+        """The service of a kind, by its class."""
+        found = self.services[wanted.kind_name]
+        check(isinstance(found, wanted), "a kind's service is of its class")
+        return cast("S", found)
 
     # -- in and out -----------------------------------------------------------------------
 
@@ -294,24 +322,23 @@ class Member:
         self.migrations.became_master()
 
     def _joined(self) -> None:
-        self.is_joined = True
         self.ctx.emit(Joined())
         self.merging.joined()
 
     def _expelled(self, reason: str) -> None:
         if not self.is_expelled:
             self.is_expelled = True
-            self.is_joined = False
             self._keep_for_merge()
             self.ctx.emit(Expelled(reason, self.membership.gone_on_at))
 
     def _keep_for_merge(self) -> None:
         """Leave to the next incarnation what it has to merge into the cluster that goes on."""
         unfinished = self.merging.hand_over()
-        held = leftovers_of(self)
+        held = leftovers_of(self.ctx.id, self.dataplane.partitions, self.ctx.members.ids())
         if not self.membership.is_split:
             # The cluster removed us. What it has a copy of it has newer by now; the rest it lost.
-            held, dropped = split_by_copies(self, held)
+            moving = {one.partition_id for one in self.migrations.active_migrations()}
+            held, dropped = split_by_copies(held, self.membership.gone_on, moving)
             if dropped:
                 count = sum(leftover.remaining for leftover in dropped)
                 self.ctx.note("expelled.dropped", "warning", entries=count)
@@ -356,9 +383,12 @@ class Member:
         return found
 
     def _registry_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
-        if entry.kind == MAP_KIND:
+        if is_structure(entry):
             if entry.destroyed > (0 if before is None else before.destroyed):
-                self.maps.destroy(entry.key, entry.destroyed)
+                namespace = namespace_of(entry.kind, entry.key)
+                self.dataplane.holdings.destroy(namespace, entry.destroyed)
+                if entry.kind in self.services:
+                    self.services[entry.kind].destroyed(namespace)
             self._depth_is_stale()
         if self.on_registry_changed is not None:
             self.on_registry_changed(entry, before)

@@ -578,22 +578,22 @@ class MergeCounts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MergeRequested(Message, frozen=True):
-    """Entries that a part of a split cluster held; to the primary, which asks the map's policy.
+    """Entries that a part of a split cluster held; to the primary, which merges them.
 
-    ``chunk`` is a map store's. ``hits`` has one number per entry where they are counted, and
-    ``generation`` is that of ``FragmentPart``. A chunk
-    that an incarnation before the sender offered is known by ``origin``, who offered it first, and
-    the ``number`` it had there; else by the sender and the call.
+    ``chunk`` is in the form of the structure's kind and has so many ``entries``; ``generation`` is
+    that of ``FragmentPart``. A chunk that an incarnation before the sender offered is known by
+    ``origin``, who offered it first, and the ``number`` it had there; else by the sender and the
+    call.
     """
 
     call: int
     partition_id: PartitionId
-    name: str
+    namespace: Namespace
     chunk: bytes
-    hits: tuple[int, ...] = ()
+    entries: int
+    generation: int = 0
     origin: MemberId | None = None
     number: int = 0
-    generation: int = 0
 
 
 class MergeAnswered(Message, frozen=True):

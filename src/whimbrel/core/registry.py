@@ -17,12 +17,13 @@ import msgspec
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId
+from whimbrel.core.kinds import StructureKind
 from whimbrel.core.messages import Message, RegistryAnswered, RegistryEntry, RegistryTold
 from whimbrel.core.model import MemberList, members_came, members_left
 from whimbrel.errors import OverloadedError
 
-MAP_KIND = "map"
 SCHEMA_KIND = "schema"
+"""Of entries that are no structures. Every other kind is one of structures."""
 
 ENTRIES_MAX = 100_000
 """Most entries, destroyed structures included; they stay as marks that later news must beat."""
@@ -34,6 +35,9 @@ ANNOUNCEMENTS_MAX = 10_000
 """Announcements under way; more are refused as overload."""
 
 RETRY_TIMER = "registry.retry"
+
+Fact = tuple[str, str, bool, bytes]
+"""(kind, key, whether it is true or destroyed, value)"""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_backups = msgspec.msgpack.Decoder(tuple[int, int]).decode
@@ -79,6 +83,11 @@ def backups_of(entry: RegistryEntry) -> tuple[int, int]:
     return _decode_backups(entry.value)
 
 
+def is_structure(entry: RegistryEntry) -> bool:
+    """Whether an entry is that of a structure, of whatever kind."""
+    return entry.kind != SCHEMA_KIND
+
+
 class Registry:
     """The replicated set of entries of one member."""
 
@@ -100,21 +109,22 @@ class Registry:
         return entry if entry is not None and entry.alive else None
 
     def structures(self) -> list[RegistryEntry]:
-        """Live maps, by name."""
-        return self._alive(MAP_KIND)
+        """Live structures of all kinds, by kind and name."""
+        found = [entry for entry in self._entries.values() if entry.alive and is_structure(entry)]
+        return sorted(found, key=lambda entry: (entry.kind, entry.key))
 
     def is_empty(self) -> bool:
-        """Whether this member knows of no live map."""
-        return not any(entry.kind == MAP_KIND and entry.alive for entry in self._entries.values())
+        """Whether this member knows of no live structure."""
+        return not any(entry.alive and is_structure(entry) for entry in self._entries.values())
 
     def schemas(self) -> list[RegistryEntry]:
         """Known Compact schemas, by key."""
-        return self._alive(SCHEMA_KIND)
+        return [entry for entry in self.alive() if not is_structure(entry)]
 
     def depth(self) -> int:
         """Replicas a row needs: one more than the deepest total backup count, at least two."""
         deepest = 1
-        for entry in self._alive(MAP_KIND):
+        for entry in self.structures():
             deepest = max(deepest, sum(backups_of(entry)))
         return 1 + deepest
 
@@ -122,16 +132,20 @@ class Registry:
         """Announcements that some member has not answered."""
         return len(self._announcements)
 
-    def _alive(self, kind: str) -> list[RegistryEntry]:
-        found = [entry for entry in self._entries.values() if entry.kind == kind and entry.alive]
-        return sorted(found, key=lambda entry: entry.key)
-
     # -- changing -------------------------------------------------------------------------
 
-    def announce(
-        self, facts: Sequence[tuple[str, str, bool, bytes]], token: object | None = None
-    ) -> None:
-        """Make facts (kind, key, alive, value) true on every member.
+    def structure_fact(self, kind: StructureKind, name: str, *, alive: bool) -> Fact:
+        """That a structure exists with its configured backups, or does not."""
+        counts = kind.backup_counts(self._ctx.settings, name)
+        return kind.name, name, alive, backups_value(*counts)
+
+    def ensure(self, kind: StructureKind, name: str) -> None:
+        """See to it that every member knows a structure that is used without being created."""
+        if self.get(kind.name, name) is None:
+            self.announce([self.structure_fact(kind, name, alive=True)])
+
+    def announce(self, facts: Sequence[Fact], token: object | None = None) -> None:
+        """Make facts true on every member.
 
         They are true here at once. ``token`` appears in ``completed`` when every member has
         them, at the earliest before this call returns (a member alone).

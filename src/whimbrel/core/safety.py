@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from whimbrel.core.context import Context
 from whimbrel.core.ids import REPLICA_SLOTS, MemberId, Row
+from whimbrel.core.membership.service import Membership
+from whimbrel.core.migration.service import Migrations
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.partition.groups import member_groups
 from whimbrel.core.partition.quotas import replica_quotas
-from whimbrel.core.registry import backups_of
-
-if TYPE_CHECKING:
-    from whimbrel.core.member import Member
-
+from whimbrel.core.registry import Registry, backups_of
+from whimbrel.core.replication.dataplane import DataPlane
 
 JOINING = "the member is on no list"
 LEAVING = "the member is leaving"
@@ -160,8 +160,19 @@ def copies_of(rows: Iterable[Row], depth: int, place_of: Mapping[MemberId, int])
 class Safety:
     """What one member can say about safety from its own list, table and replicas."""
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    def __init__(
+        self,
+        ctx: Context,
+        membership: Membership,
+        migrations: Migrations,
+        registry: Registry,
+        plane: DataPlane,
+    ) -> None:
+        self._ctx = ctx
+        self._membership = membership
+        self._migrations = migrations
+        self._registry = registry
+        self._plane = plane
         self._counted: tuple[object, Copies] | None = None
         self._told = ""
         """The degradation that was told last, empty for none."""
@@ -170,8 +181,7 @@ class Safety:
 
     def master_word(self) -> MasterWord:
         """As master, what only we know."""
-        member = self._member
-        migrations, members = member.migrations, member.ctx.members
+        migrations, members = self._migrations, self._ctx.members
         settled, reason = migrations.is_settled()
         return MasterWord(
             settled,
@@ -187,11 +197,10 @@ class Safety:
 
     def member_word(self, is_settled: bool) -> MemberWord:
         """What everybody says of itself; less while the master is not settled (see ``stamp``)."""
-        member = self._member
-        word = MemberWord(member.ctx.members.version, member.registry.announcing_count())
+        word = MemberWord(self._ctx.members.version, self._registry.announcing_count())
         if not is_settled:
             return word
-        stamp, unsettled = str(member.migrations.table.stamp), member.dataplane.unsettled()
+        stamp, unsettled = str(self._migrations.table.stamp), self._plane.unsettled()
         return msgspec.structs.replace(word, stamp=stamp, unsettled=unsettled)
 
     def unready_because(self) -> str:
@@ -199,20 +208,19 @@ class Safety:
 
         Asks nobody: a probe must answer although the master is silent.
         """
-        member = self._member
-        table, mine = member.migrations.table, member.ctx.id
-        if not member.is_joined:
+        table, mine = self._migrations.table, self._ctx.id
+        if not self._membership.is_joined:
             return JOINING
-        if member.membership.leaving():
+        if self._membership.leaving():
             return LEAVING
-        if member.ctx.me.lite:
+        if self._ctx.me.lite:
             return ""
         if not table.initialised:
             return "the partitions are not assigned yet"
         held, share = table.replica_count(mine), self._share()
         if held < share:
             return f"{share - held} of {share} replicas have not arrived"
-        active = member.migrations.active_migrations()
+        active = self._migrations.active_migrations()
         if any(migration.step.destination == mine for migration in active):
             return "a replica is on its way"
         if self.missing_replicas():
@@ -220,7 +228,7 @@ class Safety:
             missing = copies_of(own, self.depth(), self._place_of()).missing
             if missing:
                 return f"{missing} replicas of the partitions held here are missing"
-        unsettled = member.dataplane.unsettled()
+        unsettled = self._plane.unsettled()
         return f"{unsettled} replicas are not known to be in step" if unsettled else ""
 
     def arriving_because(self) -> str:
@@ -231,7 +239,7 @@ class Safety:
         member, and in a state without migrations. Where an interval slows migrations down on
         purpose, waiting would always end at its bound.
         """
-        ctx = self._member.ctx
+        ctx = self._ctx
         if ctx.me.lite or not ctx.members.state.migration_allowed:
             return ""
         if ctx.settings.migration_interval_us:
@@ -244,7 +252,7 @@ class Safety:
     def depth(self) -> int:
         """Replicas per row that are wanted and possible; a kept seat counts as possible."""
         groups = self._groups([*self._staying(), *self._away()])
-        return min(self._member.migrations.replica_depth, len(groups), REPLICA_SLOTS)
+        return min(self._migrations.replica_depth, len(groups), REPLICA_SLOTS)
 
     def missing_replicas(self) -> int:
         """Replicas asked for that no present member holds."""
@@ -252,7 +260,7 @@ class Safety:
 
     def survives(self) -> int:
         """Members, or groups, that may die at once by our list and table, for every structure."""
-        if not self._member.migrations.table.initialised:
+        if not self._migrations.table.initialised:
             return 0
         fewest = self._copies().fewest
         return max(0, min(fewest[backups] for backups in self._backups_asked()) - 1)
@@ -263,7 +271,7 @@ class Safety:
         places = len(self._groups(staying))
         if not places or places > asked:
             return ""
-        kind = self._member.ctx.settings.member_group
+        kind = self._ctx.settings.member_group
         what = "data members" if len(staying) <= asked else f"groups by {kind}"
         return (
             f"{what} for {asked + 1} replicas: {places}; an acknowledged write has "
@@ -272,7 +280,7 @@ class Safety:
 
     def look_at_places(self) -> None:
         """The members, or what maps ask for, have changed: as master tell what began or ended."""
-        ctx = self._member.ctx
+        ctx = self._ctx
         reason = self.degraded_because() if ctx.is_master else ""
         if reason == self._told:
             return
@@ -287,16 +295,16 @@ class Safety:
 
     def _backups_asked(self) -> list[int]:
         """Synchronous backups of the structures there are, else of the next one."""
-        found = [backups_of(entry)[0] for entry in self._member.registry.structures()]
-        return list(dict.fromkeys(found)) or [self._member.ctx.settings.default_backup_count]
+        found = [backups_of(entry)[0] for entry in self._registry.structures()]
+        return list(dict.fromkeys(found)) or [self._ctx.settings.default_backup_count]
 
     def _staying(self) -> list[MemberInfo]:
-        ctx = self._member.ctx
+        ctx = self._ctx
         return [info for info in ctx.data_members() if info.id not in ctx.leaving]
 
     def _away(self) -> list[MemberInfo]:
         """Members that are not here and whose seats are kept."""
-        members, table = self._member.ctx.members, self._member.migrations.table
+        members, table = self._ctx.members, self._migrations.table
         return [
             info
             for info in members.missing
@@ -304,16 +312,16 @@ class Safety:
         ]
 
     def _groups(self, members: Sequence[MemberInfo]) -> list[tuple[MemberId, ...]]:
-        settings = self._member.ctx.settings
+        settings = self._ctx.settings
         return member_groups(members, settings.member_group, settings.member_group_patterns)
 
     def _place_of(self) -> dict[MemberId, int]:
-        groups = self._groups(self._member.ctx.data_members())
+        groups = self._groups(self._ctx.data_members())
         return {member: number for number, group in enumerate(groups) for member in group}
 
     def _copies(self) -> Copies:
         """The count of our whole table, once for each of its states: people ask often."""
-        table, members = self._member.migrations.table, self._member.ctx.members
+        table, members = self._migrations.table, self._ctx.members
         depth = self.depth()
         key = (table.change_count, members.version, members.ids(), depth)
         if self._counted is None or self._counted[0] != key:
@@ -323,9 +331,9 @@ class Safety:
     def _share(self) -> int:
         """Replicas that an even spread gives us at least."""
         groups = self._groups([*self._staying(), *self._away()])
-        table = self._member.migrations.table
+        table = self._migrations.table
         members = [member for group in groups for member in group]
         group_of = [number for number, group in enumerate(groups) for _ in group]
         loads = [table.replica_count(member) for member in members]
         quotas = replica_quotas(table.partition_count, self.depth(), loads, group_of)
-        return dict(zip(members, quotas, strict=True)).get(self._member.ctx.id, 0)
+        return dict(zip(members, quotas, strict=True)).get(self._ctx.id, 0)

@@ -46,6 +46,7 @@ from whimbrel.runtime.subscriptions import Subscriptions
 from whimbrel.runtime.timers import Timers
 from whimbrel.serving.engine import Engine
 from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
+from whimbrel.structures.kinds import KINDS
 from whimbrel.wire.links import Greeting, encode_greeting
 
 TICK_S = 0.05
@@ -512,7 +513,7 @@ class Node:
             zone=settings.zone,
             admin_port=self.ports.admin_port,
         )
-        self.engine: Engine = Engine(me, self.config.core, now_us())
+        self.engine: Engine = Engine(me, self.config.core, KINDS, now_us())
         """The engine of the present incarnation."""
         self.new_cause = self.engine.member.ctx.new_cause
         self.engine.questions.documents["events"] = self._events_document

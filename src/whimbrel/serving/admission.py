@@ -6,9 +6,11 @@ operations concerned are marked as guarded. As long as none is, nothing is looke
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from whimbrel.core.context import Context
+from whimbrel.core.kinds import StructureKind
 from whimbrel.core.model import ClusterState
 from whimbrel.serving import passive
 from whimbrel.serving.operations import Operation, Operations
@@ -19,13 +21,15 @@ from whimbrel.wire.frames import RawMessage
 class Admission:
     """What this member refuses at the moment."""
 
-    def __init__(self, ctx: Context, operations: Operations) -> None:
+    def __init__(
+        self, ctx: Context, kinds: Iterable[StructureKind], operations: Operations
+    ) -> None:
         """Begin with nothing refused; ``members_changed`` decides with the first list."""
         self._ctx = ctx
         self._operations = operations
         self.is_passive = False
         """Whether the cluster state refuses what changes data (GCM-07)."""
-        self.protection = Protection(ctx)
+        self.protection = Protection(ctx, kinds)
 
     def members_changed(self) -> None:
         """A member list is installed: what is refused from now on."""
@@ -57,4 +61,4 @@ class Admission:
         if self.is_passive and passive.refuses(operation):
             raise passive.refusal(operation)
         if self.protection.may_refuse(operation):
-            self.protection.admit(operation, name)
+            self.protection.admit(operation.kind, operation.effect, name)

@@ -10,14 +10,13 @@ from typing import TypeVar
 
 import msgspec
 
-from whimbrel.core.ids import MemberId, Row, namespace_of
+from whimbrel.core.ids import MemberId, Namespace, Row, split_namespace
 from whimbrel.core.member import Member
 from whimbrel.core.model import ClusterState
 from whimbrel.core.registry import backups_of
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.safety import JOINING, LEAVING
 from whimbrel.core.stimuli import LeaveWanted
-from whimbrel.core.structures.map_service import SERVICE
 from whimbrel.errors import UsageError
 from whimbrel.serving import losses
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
@@ -61,7 +60,7 @@ class SeenOrder(msgspec.Struct, frozen=True):
 class SizesQuestion(msgspec.Struct, frozen=True):
     """Names the structures whose sizes are asked."""
 
-    names: tuple[str, ...]
+    namespaces: tuple[Namespace, ...]
 
 
 class SafetyQuestion(msgspec.Struct, frozen=True):
@@ -203,7 +202,7 @@ class Documents:
         return _encode({"current": current, "history": list(migrations.history)})
 
     def structures(self, _: bytes = b"") -> bytes:
-        """The live structures with their synchronous and asynchronous backups, by name."""
+        """The live structures with their synchronous and asynchronous backups, by kind and name."""
         found: list[dict[str, object]] = []
         for entry in self._member.registry.structures():
             sync, asynchronous = backups_of(entry)
@@ -220,23 +219,28 @@ class Documents:
     def sizes(self, arguments: bytes) -> bytes:
         """Entries and bytes of structures in the partitions of which we are the primary.
 
-        And the changes made here with too few backups (``replication.shortage``).
+        And the changes made here with too few backups (``replication.shortage``). By namespace,
+        because structures of two kinds may share a name.
 
         Raises:
             UsageError: The question is malformed or names too many structures.
         """
         question = _decoded(arguments, SizesQuestion)
-        if len(question.names) > NAMES_MAX:
+        if len(question.namespaces) > NAMES_MAX:
             raise UsageError(f"sizes of at most {NAMES_MAX} structures may be asked at once")
-        maps, owned = self._member.maps, self._owned()
+        services, owned = self._member.services, self._owned()
         short = self._member.dataplane.shortage.counts()
-        found: dict[str, tuple[int, int, int]] = {}
-        for name in question.names:
-            entries = maps.size(owned, name)
-            _, size = maps.memory(owned, name)
-            writes = short.get(namespace_of(SERVICE, name), 0)
+        found: dict[Namespace, tuple[int, int, int]] = {}
+        for namespace in question.namespaces:
+            service = services.get(split_namespace(namespace)[0])
+            if service is None:
+                continue
+            entries = sum(service.size(partition, namespace) for partition in owned)
+            held = [one.fragments[namespace] for one in owned if namespace in one.fragments]
+            size = sum(fragment.store.bytes_used for fragment in held)
+            writes = short.get(namespace, 0)
             if entries or size or writes:
-                found[name] = (entries, size, writes)
+                found[namespace] = (entries, size, writes)
         return _encode(found)
 
     def partition_bytes(self, _: bytes = b"") -> bytes:

@@ -7,6 +7,8 @@ object.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from whimbrel.core.effects import (
     ArmTimer,
     Effect,
@@ -22,20 +24,19 @@ from whimbrel.core.effects import (
     Stopped,
     TableChanged,
 )
-from whimbrel.core.ids import MemberId
+from whimbrel.core.ids import MemberId, namespace_of
 from whimbrel.core.member import Member
 from whimbrel.core.membership.role_change import Then
 from whimbrel.core.messages import DATA_CHANNEL, RegistryEntry
 from whimbrel.core.model import MemberInfo, MemberList
-from whimbrel.core.registry import MAP_KIND
+from whimbrel.core.registry import is_structure
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import Received, Stimulus, TimerFired
 from whimbrel.serving import shares
 from whimbrel.serving.documents import Documents
 from whimbrel.serving.handlers_client import ClientHandlers
 from whimbrel.serving.handlers_events import EventHandlers
-from whimbrel.serving.handlers_map import MapHandlers
-from whimbrel.serving.handlers_whole_map import WholeMapHandlers
+from whimbrel.serving.kinds import ServedKind
 from whimbrel.serving.metrics import metrics_of
 from whimbrel.serving.outputs import BULK, CONTROL, Output, ToAddress, ToPeer
 from whimbrel.serving.questions import Questions
@@ -52,16 +53,23 @@ class Engine:
 
     client_backlog_limit_bytes = CLIENT_BACKLOG_BYTES_MAX
 
-    def __init__(self, me: MemberInfo, settings: CoreSettings, started_us: int = 0) -> None:
+    def __init__(
+        self,
+        me: MemberInfo,
+        settings: CoreSettings,
+        kinds: Sequence[ServedKind],
+        started_us: int = 0,
+    ) -> None:
         """Build the member and its serving layer; nothing happens before ``Started``.
 
         Args:
             me: Our entry of the member list; its id is new with every engine unless the shell
                 keeps identities on disk.
             settings: Limits and periods.
+            kinds: The structures that there may be; the same on all members.
             started_us: Monotonic time of the start.
         """
-        self.member = Member(me, settings, started_us)
+        self.member = Member(me, settings, kinds, started_us)
         self._ctx = self.member.ctx
         self._registry = self.member.registry
         self._dataplane = self.member.dataplane
@@ -70,9 +78,11 @@ class Engine:
         """Clients whose bytes wait in the engine because its replies grew large; while there are
         some, the shell calls ``resume_input`` in its next loop turn."""
         self.clients = ClientHandlers(self.server)
-        self.maps = MapHandlers(self.server, self.clients)
-        self.events = EventHandlers(self.server)
-        for handlers in (self.clients, self.maps, WholeMapHandlers(self.server), self.events):
+        self.handlers = {kind.name: kind.make_handlers(self.server, kind) for kind in kinds}
+        """By kind of structure."""
+        self.server.operations.add(self.clients.operations())
+        self.server.operations.add(EventHandlers(self.server).operations())
+        for handlers in self.handlers.values():
             self.server.operations.add(handlers.operations())
         self.member.migrations.tell_events(self.server.grid.take)
         self.questions = Questions(self.server)
@@ -93,7 +103,8 @@ class Engine:
                 the shell ends the connection it came by.
         """
         if isinstance(stimulus, Received):
-            validate(stimulus.message, self.member.ctx.settings.partition_count)
+            count = self.member.ctx.settings.partition_count
+            validate(stimulus.message, count, self.member.kinds)
         self.member.begin(now_us, wall_ms)
         if isinstance(stimulus, TimerFired) and stimulus.key == shares.TIMER:
             is_current = self._ctx.take_timer(stimulus.key, stimulus.generation)
@@ -240,8 +251,8 @@ class Engine:
         self.questions.members_changed(old, new)
 
     def _registry_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
-        if entry.kind == MAP_KIND and not entry.alive:
-            self.maps.forget(entry.key)
+        if is_structure(entry) and not entry.alive and entry.kind in self.handlers:
+            self.handlers[entry.kind].forget(namespace_of(entry.kind, entry.key))
         self.server.listeners.structure_changed(entry, before)
 
     def _carry_out_effects(self) -> None:

@@ -26,12 +26,10 @@ from whimbrel.core.events import (
 )
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.model import MemberList, members_came, members_left
-from whimbrel.core.registry import MAP_KIND, backups_of
 from whimbrel.errors import ProtocolError
 from whimbrel.serving.hub import NOTIFY_GRID, Hub
-from whimbrel.serving.listeners import GRID, Listener, Listeners
+from whimbrel.serving.listeners import GRID, Listeners
 from whimbrel.serving.outputs import EventsTold
-from whimbrel.serving.views import with_correlation
 from whimbrel.wire import custom_types
 from whimbrel.wire.codec import encode_event
 
@@ -42,7 +40,6 @@ EVENTS_PER_FRAME = 1_000
 
 ADD_MIGRATION = "Client.addMigrationListener"
 ADD_LOST = "Client.addPartitionLostListener"
-ADD_MAP_LOST = "Map.addPartitionLostListener"
 TYPE_STARTED = 0
 TYPE_FINISHED = 1
 
@@ -126,12 +123,8 @@ class GridEvents:
         events = [event for event in events if not self._is_heard(event)]
         if self._shell_listens:
             self.for_shell.extend(events)
-        listeners = self._listeners.named(GRID)
-        for event in events if listeners else ():
-            made: dict[str, bytes] = {}
-            for listener in listeners:
-                if is_here or not listener.local_only:
-                    self._deliver(listener, event, made)
+        for event in events if self._listeners.named(GRID) else ():
+            self._listeners.deliver(GRID, event, is_here=is_here)
 
     def _is_heard(self, event: GridEvent) -> bool:
         """Whether another master has told this loss; it counts as told from now on."""
@@ -142,33 +135,18 @@ class GridEvents:
         self._losses_heard[event.partition_id] = event.version
         return False
 
-    def _deliver(self, listener: Listener, event: GridEvent, made: dict[str, bytes]) -> None:
-        kind = listener.message
-        message = made.get(kind)
-        if message is None:
-            message = made[kind] = _encoded(kind, event)
-        if message and (kind != ADD_MAP_LOST or self._concerns(listener.structure, event)):
-            self._hub.deliver(listener.connection, with_correlation(message, listener.correlation))
 
-    def _concerns(self, name: str, event: GridEvent) -> bool:
-        """Whether a map has lost data: no more backups than were lost with the primary."""
-        entry = self._hub.member.registry.get(MAP_KIND, name)
-        if not isinstance(event, PartitionLost) or entry is None or not entry.alive:
-            return False
-        return sum(backups_of(entry)) <= event.lost_backup_count
-
-
-def _encoded(kind: str, event: GridEvent) -> bytes:
-    """The event as a kind of listener gets it, for no registration yet; b"" for none."""
+def encode_migration(event: GridEvent) -> bytes:
+    """The event as a listener of ADD_MIGRATION gets it, for no registration yet; b"" for none."""
     match event:
-        case MigrationStarted() | MigrationFinished() if kind == ADD_MIGRATION:
+        case MigrationStarted() | MigrationFinished():
             number = TYPE_STARTED if isinstance(event, MigrationStarted) else TYPE_FINISHED
             return encode_event(
-                kind, "migration", 0, migration_state=_state(event.state), type=number
+                ADD_MIGRATION, "migration", 0, migration_state=_state(event.state), type=number
             )
-        case ReplicaMigrated() if kind == ADD_MIGRATION:
+        case ReplicaMigrated():
             return encode_event(
-                kind,
+                ADD_MIGRATION,
                 "replica_migration",
                 0,
                 migration_state=_state(event.state),
@@ -179,20 +157,21 @@ def _encoded(kind: str, event: GridEvent) -> bytes:
                 success=event.success,
                 elapsed_time=event.elapsed_ms,
             )
-        case PartitionLost() if kind == ADD_LOST:
-            return encode_event(
-                kind,
-                "partition_lost",
-                0,
-                partition_id=event.partition_id,
-                lost_backup_count=event.lost_backup_count,
-                source=event.source,
-            )
-        case PartitionLost() if kind == ADD_MAP_LOST:
-            return encode_event(
-                kind, "map_partition_lost", 0, partition_id=event.partition_id, uuid=event.source
-            )
     return b""
+
+
+def encode_lost(event: GridEvent) -> bytes:
+    """The same for a listener of ADD_LOST."""
+    if not isinstance(event, PartitionLost):
+        return b""
+    return encode_event(
+        ADD_LOST,
+        "partition_lost",
+        0,
+        partition_id=event.partition_id,
+        lost_backup_count=event.lost_backup_count,
+        source=event.source,
+    )
 
 
 def _state(state: MigrationState) -> custom_types.MigrationState:

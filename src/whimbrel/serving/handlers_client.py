@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import msgspec
 
 from whimbrel.core.ids import ClientId
-from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, backups_value
-from whimbrel.core.structures.map_settings import MapSettings
+from whimbrel.core.kinds import StructureKind
+from whimbrel.core.registry import SCHEMA_KIND, Fact
 from whimbrel.errors import GridError, ProtocolError, UsageError
 from whimbrel.serialization.uuids import NIL_UUID
-from whimbrel.serving.listeners import MAP_SERVICE
 from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scope
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Phase
@@ -59,6 +58,8 @@ class ClientHandlers:
         self._server = server
         self._ctx = server.ctx
         self._registry = server.member.registry
+        self._kinds = server.member.kinds
+        self._by_service = {kind.service_name: kind for kind in self._kinds.values()}
         self.statistics: dict[bytes, ClientStatistics] = {}
         server.intake.hello = self.hello
 
@@ -86,7 +87,7 @@ class ClientHandlers:
             for name, run in neutral.items()
         ]
         destroy = self._destroy_proxy
-        return [*rows, Operation("Client.destroyProxy", MAP_KIND, here, Effect.WRITE, destroy)]
+        return [*rows, Operation("Client.destroyProxy", "", here, Effect.WRITE, destroy)]
 
     # -- authentication -------------------------------------------------------------------
 
@@ -212,40 +213,40 @@ class ClientHandlers:
     def _create(
         self, connection: Connection, message: RawMessage, proxies: list[tuple[str, str]]
     ) -> None:
-        facts: list[tuple[str, str, bool, bytes]] = []
+        facts: list[Fact] = []
         for name, service in proxies:
-            if service != MAP_SERVICE:
-                raise self._server.absences.service(service)
+            kind = self._kind_of(service)
             check_name(name)
-            if self._registry.get(MAP_KIND, name) is None:
-                facts.append(self.map_fact(name, alive=True))
+            if self._registry.get(kind.name, name) is None:
+                facts.append(self._registry.structure_fact(kind, name, alive=True))
         self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
 
-    def map_fact(self, name: str, *, alive: bool) -> tuple[str, str, bool, bytes]:
-        """The registry's fact that a map exists with its configured backups, or does not."""
-        settings = self._ctx.settings.structure(MapSettings, name)
-        value = backups_value(settings.backup_count, settings.async_backup_count)
-        return MAP_KIND, name, alive, value
+    def _kind_of(self, service: str) -> StructureKind:
+        """The kind that clients name so.
 
-    def ensure_map(self, name: str) -> None:
-        """Register a map that is used without having been created."""
-        if self._registry.get(MAP_KIND, name) is None:
-            check_name(name)
-            self._registry.announce([self.map_fact(name, alive=True)])
+        Raises:
+            UnsupportedError: This cluster has none of that name.
+        """
+        kind = self._by_service.get(service)
+        if kind is None:
+            raise self._server.absences.service(service)
+        return kind
 
     def _destroy_proxy(self, connection: Connection, message: RawMessage) -> None:
         _, fields = decode_request(message)
-        name, service = fields["name"], fields["service_name"]
-        if service != MAP_SERVICE:
-            raise self._server.absences.service(service)
+        name = fields["name"]
+        kind = self._kind_of(fields["service_name"])
+        self._server.admission.protection.admit(kind.name, Effect.WRITE, name.encode())
         check_name(name)
-        # Not only a map that we know of: who wrote it first may not have told us yet.
-        facts = [self.map_fact(name, alive=False)]
+        # Not only one that we know of: who wrote it first may not have told us yet.
+        facts = [self._registry.structure_fact(kind, name, alive=False)]
         self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
 
     def _get_distributed_objects(self, connection: Connection, message: RawMessage) -> None:
         found = [
-            DistributedObjectInfo(MAP_SERVICE, entry.key) for entry in self._registry.structures()
+            DistributedObjectInfo(self._kinds[entry.kind].service_name, entry.key)
+            for entry in self._registry.structures()
+            if entry.kind in self._kinds
         ]
         self._answer(connection, message, response=found)
 
@@ -269,7 +270,7 @@ class ClientHandlers:
         facts = self._schema_facts(fields["schemas"])
         self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
 
-    def _schema_facts(self, schemas: list[Schema]) -> list[tuple[str, str, bool, bytes]]:
+    def _schema_facts(self, schemas: list[Schema]) -> list[Fact]:
         facts = []
         for schema in schemas:
             pairs = [(field.field_name, field.kind) for field in schema.fields]
@@ -294,7 +295,7 @@ class ClientHandlers:
     def _announce(
         self,
         connection: Connection,
-        facts: list[tuple[str, str, bool, bytes]],
+        facts: list[Fact],
         response: Callable[[], bytes],
     ) -> None:
         """Answer when every member knows the facts."""

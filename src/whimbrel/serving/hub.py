@@ -32,7 +32,6 @@ class Hub:
         self.ctx = member.ctx
         self.dataplane = member.dataplane
         self.table = member.migrations.table
-        self.maps = member.maps
         self.clients: dict[bytes, Connection] = {}
         """Authenticated clients by uuid; the newest connection of each."""
         self.counters: dict[str, int] = {}

@@ -1,10 +1,13 @@
-"""Who listens: entry listeners of maps, listeners of structures coming and going.
+"""Who listens: listeners of structures, of the cluster, of structures coming and going.
 
-An event arises on the primary of a partition, once. The member there tells its own clients'
-listeners; for listeners that want the whole cluster's events but sit elsewhere (``local_only``
-false, a client with one connection) each member tells all others for which maps it wants events
-(its *interest*), and events reach it by NOTIFY. So every listener hears every change exactly once
-(FN-22).
+An event of a structure arises on the primary of a partition, once. The member there tells its own
+clients' listeners; for listeners that want the whole cluster's events but sit elsewhere
+(``local_only`` false, a client with one connection) each member tells all others for which
+structures it wants events (its *interest*), and events reach it by NOTIFY. So every listener hears
+every change exactly once (FN-22).
+
+What an event says to a client is its kind's affair: each listener brings along how its message is
+made and which events it wants.
 
 Interest is state, sent whole under a rising number through ``Calls``: a repeated or late delivery
 is harmless. A registration that widens it is answered when every other member knows.
@@ -14,36 +17,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from whimbrel.core.ids import MemberId
+from whimbrel.core.ids import MemberId, Namespace
 from whimbrel.core.messages import RegistryEntry
-from whimbrel.core.registry import MAP_KIND
 from whimbrel.errors import OverloadedError, ProtocolError
 from whimbrel.serialization.uuids import uuid_bytes
 from whimbrel.serving.hub import NOTIFY_EVENT, Hub
 from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import Connection
+from whimbrel.serving.views import with_correlation
 from whimbrel.wire.codec import encode_event
 
 LISTENERS_MAX = 10_000
 """Most listeners of one member's clients; more are refused as overload."""
 INTEREST = "interest"
 """Name of the note that tells other members what we want to hear."""
-GRID = ""
-"""In the place of a map's name: the cluster's own events. No map has an empty name."""
-MAP_SERVICE = "hz:impl:mapService"
-
-EVICT_ALL = 32
-CLEAR_ALL = 64
+GRID = Namespace("")
+"""In the place of a structure: the cluster's own events."""
+OBJECTS = "Client.addDistributedObjectListener"
+"""The request of listeners of structures coming and going."""
 
 
-class MapEvent(msgspec.Struct, frozen=True, array_like=True):
-    """Something happened to an entry, or (CLEAR_ALL, EVICT_ALL) to a whole map."""
+class StructureEvent(msgspec.Struct, frozen=True, array_like=True):
+    """Something happened in a structure; what the flag and the fields mean is its kind's affair."""
 
-    name: str
-    type: int
+    namespace: Namespace
+    flag: int
     key: bytes | None
     value: bytes | None
     old_value: bytes | None
@@ -52,10 +54,22 @@ class MapEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Interest(msgspec.Struct, frozen=True, array_like=True):
-    """The maps whose events a member wants from everywhere; the greater number is newer."""
+    """The structures whose events a member wants from everywhere; the greater number is newer."""
 
     number: int
-    names: tuple[str, ...]
+    namespaces: tuple[Namespace, ...]
+
+
+Encode = Callable[[Any], bytes]
+"""Makes the message of an event, for no registration yet; b"" for an event that it does not tell.
+Listeners with the same one get the same bytes but for the correlation."""
+Wants = Callable[[Any], bool]
+"""Whether a listener is told of an event."""
+
+
+def everything(_: object) -> bool:
+    """Want all events."""
+    return True
 
 
 @dataclass(slots=True, eq=False)
@@ -64,22 +78,27 @@ class Listener:
 
     connection: Connection
     correlation: int
-    message: str
-    """Name of the registration request; each has its own type of event."""
-    name: str
-    """The map, or GRID."""
-    structure: str = ""
-    """The map that a listener of GRID means; its losses are told."""
+    namespace: Namespace
+    """The structure, or GRID."""
+    encode: Encode
+    """Takes a ``StructureEvent``, or a ``GridEvent`` of GRID."""
+    local_only: bool
+    wants: Wants = everything
+    """Takes what ``encode`` takes."""
     registration: bytes = b""
-    key: bytes | None = None
-    """Serialized key without its partition hash; None for all keys."""
-    include_value: bool = True
-    flags: int = 0
-    local_only: bool = True
 
 
-encode_map_event = msgspec.msgpack.Encoder().encode
-_decode_map_event = msgspec.msgpack.Decoder(MapEvent).decode
+@dataclass(slots=True, eq=False)
+class ObjectListener:
+    """One registration of a client that wants to know which structures come and go."""
+
+    connection: Connection
+    correlation: int
+    local_only: bool
+
+
+encode_structure_event = msgspec.msgpack.Encoder().encode
+_decode_structure_event = msgspec.msgpack.Decoder(StructureEvent).decode
 _encode_interest = msgspec.msgpack.Encoder().encode
 _decode_interest = msgspec.msgpack.Decoder(Interest).decode
 
@@ -91,14 +110,14 @@ class Listeners:
         """Take the notes of other members' interests."""
         self._hub = hub
         self._scatter = scatter
-        self._listened = hub.maps.listened
-        """Of the map service: names for which it must record events."""
-        self._by_name: dict[str, dict[bytes, Listener]] = {}
+        self._listened = hub.dataplane.events.listened
+        """Structures whose services must tell what happens."""
+        self._by_name: dict[Namespace, dict[bytes, Listener]] = {}
         self._by_registration: dict[bytes, Listener] = {}
-        self._objects: dict[bytes, Listener] = {}
-        self._wanted: dict[str, dict[MemberId, None]] = {}
+        self._objects: dict[bytes, ObjectListener] = {}
+        self._wanted: dict[Namespace, dict[MemberId, None]] = {}
         self._interests: dict[MemberId, Interest] = {}
-        self._told: tuple[str, ...] = ()
+        self._told: tuple[Namespace, ...] = ()
         self._number = 0
         self._next_registration = 0
         self.shell_listens = False
@@ -118,7 +137,7 @@ class Listeners:
         return uuid_bytes(self._hub.ctx.id)[:8] + self._next_registration.to_bytes(8, "big")
 
     def add(self, listener: Listener, then: Callable[[], None]) -> bytes:
-        """Register an entry listener; ``then`` is called when its events arrive from everywhere.
+        """Register a listener; ``then`` is called when its events arrive from everywhere.
 
         Raises:
             OverloadedError: This member has too many listeners.
@@ -126,24 +145,24 @@ class Listeners:
         self._check_room()
         listener.registration = self.new_registration()
         self._by_registration[listener.registration] = listener
-        self._by_name.setdefault(listener.name, {})[listener.registration] = listener
-        self._count(listener.name, 1)
+        self._by_name.setdefault(listener.namespace, {})[listener.registration] = listener
+        self._count(listener.namespace, 1)
         if listener.local_only:
             then()
         else:
             self._tell_interest(then)
         return listener.registration
 
-    def add_object_listener(self, listener: Listener) -> bytes:
+    def add_object_listener(self, listener: ObjectListener) -> bytes:
         """Register a listener of structures.
 
         Raises:
             OverloadedError: This member has too many listeners.
         """
         self._check_room()
-        listener.registration = self.new_registration()
-        self._objects[listener.registration] = listener
-        return listener.registration
+        registration = self.new_registration()
+        self._objects[registration] = listener
+        return registration
 
     def _check_room(self) -> None:
         if self.count >= LISTENERS_MAX:
@@ -156,11 +175,11 @@ class Listeners:
         listener = self._by_registration.pop(registration, None)
         if listener is None:
             return False
-        named = self._by_name[listener.name]
+        named = self._by_name[listener.namespace]
         del named[registration]
         if not named:
-            del self._by_name[listener.name]
-        self._count(listener.name, -1)
+            del self._by_name[listener.namespace]
+        self._count(listener.namespace, -1)
         if not listener.local_only:
             self._tell_interest(None)
         return True
@@ -171,29 +190,30 @@ class Listeners:
             self.shell_listens = listens
             self._tell_interest(None)
 
-    def named(self, name: str) -> list[Listener]:
-        """The listeners of a map, or of GRID, in order of registration."""
+    def named(self, name: Namespace) -> list[Listener]:
+        """The listeners of a structure, or of GRID, in order of registration."""
         return list(self._by_name.get(name, {}).values())
 
-    def members_that_want(self, name: str) -> list[MemberId]:
-        """Other members that want to hear of a map, or of GRID."""
+    def members_that_want(self, name: Namespace) -> list[MemberId]:
+        """Other members that want to hear of a structure, or of GRID."""
         return list(self._wanted.get(name, {}))
 
-    def is_wanted(self, name: str) -> bool:
+    def is_wanted(self, name: Namespace) -> bool:
         """Whether a client here or another member listens."""
         return name in self._by_name or name in self._wanted
 
     def drop(self, connection: Connection) -> None:
         """End all listeners of a connection."""
+        tables: tuple[dict[bytes, Any], ...] = (self._by_registration, self._objects)
         for registration in [
             registration
-            for table in (self._by_registration, self._objects)
+            for table in tables
             for registration, listener in table.items()
             if listener.connection is connection
         ]:
             self.remove(registration)
 
-    def _count(self, name: str, change: int) -> None:
+    def _count(self, name: Namespace, change: int) -> None:
         count = self._listened.get(name, 0) + change
         if count > 0:
             self._listened[name] = count
@@ -202,7 +222,7 @@ class Listeners:
 
     # -- interest between members ---------------------------------------------------------
 
-    def _names_wanted(self) -> tuple[str, ...]:
+    def _names_wanted(self) -> tuple[Namespace, ...]:
         wanted = {
             name: None
             for name, named in self._by_name.items()
@@ -245,12 +265,12 @@ class Listeners:
         known = self._interests.get(member)
         if known is not None and known.number >= interest.number:
             return
-        self._replace_interest(member, interest.names)
+        self._replace_interest(member, interest.namespaces)
         self._interests[member] = interest
 
-    def _replace_interest(self, member: MemberId, names: Sequence[str]) -> None:
+    def _replace_interest(self, member: MemberId, names: Sequence[Namespace]) -> None:
         known = self._interests.get(member)
-        for name in known.names if known is not None else ():
+        for name in known.namespaces if known is not None else ():
             wanted = self._wanted[name]
             del wanted[member]
             if not wanted:
@@ -262,13 +282,12 @@ class Listeners:
 
     # -- events ---------------------------------------------------------------------------
 
-    def publish(self, event: MapEvent) -> None:
+    def publish(self, event: StructureEvent) -> None:
         """An event arose here: tell our listeners and the members that want it."""
-        for listener in list(self._by_name.get(event.name, {}).values()):
-            self._deliver(listener, event)
-        wanted = self._wanted.get(event.name)
+        self.deliver(event.namespace, event, is_here=True)
+        wanted = self._wanted.get(event.namespace)
         if wanted:
-            body = encode_map_event(event)
+            body = encode_structure_event(event)
             for member in wanted:
                 self._hub.notify(member, NOTIFY_EVENT, body)
 
@@ -279,48 +298,46 @@ class Listeners:
             ProtocolError: It is no event.
         """
         try:
-            event = _decode_map_event(body)
+            event = _decode_structure_event(body)
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProtocolError(f"not an event: {error}") from error
-        for listener in list(self._by_name.get(event.name, {}).values()):
-            if not listener.local_only:
-                self._deliver(listener, event)
+        self.deliver(event.namespace, event, is_here=False)
 
-    def _deliver(self, listener: Listener, event: MapEvent) -> None:
-        if not listener.flags & event.type:
-            return
-        if listener.key is not None and (event.key is None or event.key[4:] != listener.key):
-            return
-        shows = listener.include_value
-        message = encode_event(
-            listener.message,
-            "entry",
-            listener.correlation,
-            key=event.key,
-            value=event.value if shows else None,
-            old_value=event.old_value if shows else None,
-            merging_value=None,
-            event_type=event.type,
-            uuid=event.source,
-            affected_entries=event.affected_count,
-        )
-        self._hub.deliver(listener.connection, message)
+    def deliver(self, name: Namespace, event: object, *, is_here: bool) -> None:
+        """Tell an event to the listeners of a structure, or of GRID.
+
+        Args:
+            name: Whose listeners.
+            event: What they take.
+            is_here: Whether it arose on this member; if not, some do not want it.
+        """
+        made: dict[Encode, bytes] = {}
+        for listener in self.named(name):
+            if (listener.local_only and not is_here) or not listener.wants(event):
+                continue
+            message = made.get(listener.encode)
+            if message is None:
+                message = made[listener.encode] = listener.encode(event)
+            if message:
+                told = with_correlation(message, listener.correlation)
+                self._hub.deliver(listener.connection, told)
 
     def structure_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
         """A structure came or went: tell the object listeners once per change."""
         was_alive = before is not None and before.alive
-        if entry.kind != MAP_KIND or was_alive == entry.alive:
+        kind = self._hub.member.kinds.get(entry.kind)
+        if kind is None or was_alive == entry.alive or not self._objects:
             return
+        message = encode_event(
+            OBJECTS,
+            "distributed_object",
+            0,
+            name=entry.key,
+            service_name=kind.service_name,
+            event_type="CREATED" if entry.alive else "DESTROYED",
+            source=entry.origin,
+        )
         for listener in list(self._objects.values()):
-            if listener.local_only and entry.origin != self._hub.ctx.id:
-                continue
-            message = encode_event(
-                listener.message,
-                "distributed_object",
-                listener.correlation,
-                name=entry.key,
-                service_name=MAP_SERVICE,
-                event_type="CREATED" if entry.alive else "DESTROYED",
-                source=entry.origin,
-            )
-            self._hub.deliver(listener.connection, message)
+            if not listener.local_only or entry.origin == self._hub.ctx.id:
+                told = with_correlation(message, listener.correlation)
+                self._hub.deliver(listener.connection, told)

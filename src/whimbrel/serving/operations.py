@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from whimbrel.core.check import check
+from whimbrel.core.ids import Namespace
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.session import Connection, Origin
 from whimbrel.serving.write_group import WriteGroup
@@ -42,9 +43,9 @@ class Share(msgspec.Struct, array_like=True):
 
 RunInPartition = Callable[[Origin, PartitionReplica, RawMessage], None]
 RunOnConnection = Callable[[Connection, RawMessage], None]
-RunShare = Callable[[Share, PartitionReplica, str, bytes, WriteGroup], int | None]
-"""Adds one partition of ours to a share: (share, partition, name of the structure, argument, writes
-that wait for backups). Returns how many entries it looked at; None when it cannot be done now."""
+RunShare = Callable[[Share, PartitionReplica, Namespace, bytes, WriteGroup], int | None]
+"""Adds one partition of ours to a share: (share, partition, structure, argument, writes that wait
+for backups). Returns how many entries it looked at; None when it cannot be done now."""
 
 
 class Scope(enum.Enum):
@@ -102,13 +103,13 @@ class Operations:
     Attributes:
         in_partition: Operations of PARTITION by type of the request: nearly all traffic.
         others: Those of ALL_PARTITIONS and CONNECTION by type of the request.
-        shares: Those of SHARE by name.
+        shares: Those of SHARE by kind and name.
     """
 
     def __init__(self) -> None:
         self.in_partition: dict[int, Operation[RunInPartition]] = {}
         self.others: dict[int, Operation[RunOnConnection]] = {}
-        self.shares: dict[str, Operation[RunShare]] = {}
+        self.shares: dict[tuple[str, str], Operation[RunShare]] = {}
 
     def add(self, rows: Iterable[Operation[Any]]) -> None:
         """Offer these operations."""
@@ -120,7 +121,8 @@ class Operations:
         }
         for row in rows:
             index = indexes[row.scope]
-            key = row.name if row.scope is Scope.SHARE else message_type(row.name)
+            is_share = row.scope is Scope.SHARE
+            key: object = (row.kind, row.name) if is_share else message_type(row.name)
             check(key not in index, f"{row.name} has one row")
             index[key] = row
 

@@ -1,33 +1,32 @@
-"""Split-brain protection: a part of the cluster that is too small refuses to serve maps.
+"""Split-brain protection: a part of the cluster that is too small refuses to serve structures.
 
-While the member list has fewer data members than a map's minimum size, its protected requests are
-answered at once with the protocol's split-brain protection error. The minimum size of a map is
-``map.PATTERN.split_brain_minimum_size`` or else ``split_brain_protection.minimum_size``. Until a
+While the member list has fewer data members than a structure's minimum size, its protected requests
+are answered at once with the protocol's split-brain protection error. The minimum size is
+``KIND.PATTERN.split_brain_minimum_size`` or else ``split_brain_protection.minimum_size``. Until a
 cut-off member is off the list (a heartbeat time-out) both parts serve; docs/guarantees.md says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from whimbrel.core.context import Context
-from whimbrel.core.registry import MAP_KIND
-from whimbrel.core.settings import CoreSettings, ProtectedSettings
-from whimbrel.core.structures.map_settings import MapSettings
+from whimbrel.core.kinds import StructureKind
+from whimbrel.core.settings import DEFAULT_PATTERN, CoreSettings, ProtectedSettings
 from whimbrel.errors import SplitBrainProtectionError
 from whimbrel.serving.operations import Effect, Operation
 
 NAMES_CACHED_MAX = 10_000
-"""Map names whose rule is remembered while requests are refused; then the memory starts again."""
-DEFAULT = "default"
-"""Pattern of the maps that no other pattern fits."""
+"""Names whose rule is remembered while requests are refused; then the memory starts again."""
 
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """What holds for the maps of one pattern."""
+    """What holds for the structures of one kind whose name fits a pattern."""
 
+    kind: str
     pattern: str
     minimum_size: int
     """Data members below which requests are refused; 0 never."""
@@ -50,17 +49,20 @@ class Rule:
 
 
 class Protection:
-    """For which maps this member refuses."""
+    """For which structures this member refuses."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, kinds: Iterable[StructureKind]) -> None:
         """Begin unprotected; ``members_changed`` decides with the first list."""
         self._ctx = ctx
-        self._rules = _rules(ctx.settings)
-        """The rule of all other maps first, then those of the patterns."""
-        self._by_pattern = {rule.pattern: rule for rule in self._rules}
-        self._by_name: dict[bytes, Rule] = {}
-        self._refused: tuple[Effect, ...] = ()
-        """Effects that some rule refuses."""
+        self._kinds = {
+            kind.name: kind for kind in kinds if issubclass(kind.settings_type, ProtectedSettings)
+        }
+        self._rules = [rule for kind in self._kinds.values() for rule in _rules(kind, ctx.settings)]
+        """Of each kind that of the default pattern first."""
+        self._by_pattern = {(rule.kind, rule.pattern): rule for rule in self._rules}
+        self._by_name: dict[tuple[str, bytes], Rule] = {}
+        self._refused: dict[tuple[str, Effect], None] = {}
+        """Effects that some rule of a kind refuses."""
 
     @property
     def size(self) -> int:
@@ -69,7 +71,7 @@ class Protection:
 
     @property
     def is_refusing(self) -> bool:
-        """Whether some maps are refused."""
+        """Whether some structures are refused."""
         return any(rule.is_refusing for rule in self._rules)
 
     def members_changed(self) -> None:
@@ -79,9 +81,12 @@ class Protection:
             if rule.is_refusing != (size < rule.minimum_size):
                 rule.is_refusing = not rule.is_refusing
                 self._note(rule)
-        self._refused = tuple(
-            effect for effect in Effect if any(rule.refuses(effect) for rule in self._rules)
-        )
+        self._refused = {
+            (rule.kind, effect): None
+            for rule in self._rules
+            for effect in Effect
+            if rule.refuses(effect)
+        }
         self._by_name.clear()
 
     def _note(self, rule: Rule) -> None:
@@ -90,14 +95,14 @@ class Protection:
         self._ctx.note(
             "split_brain_protection.refusing" if refuses else "split_brain_protection.serving",
             "warning" if refuses else "info",
-            maps=rule.pattern,
+            **{plural(rule.kind): rule.pattern},
             members=self.size,
             minimum_size=rule.minimum_size,
             protects=rule.protects,
         )
 
     def _special(self) -> list[Rule]:
-        """The rules of patterns for which something else holds than for the other maps."""
+        """The rules of patterns for which something else holds than for what is shown first."""
         default = self._rules[0]
         mine = (default.minimum_size, default.protects)
         return [rule for rule in self._rules if (rule.minimum_size, rule.protects) != mine]
@@ -106,24 +111,26 @@ class Protection:
         """What operators see; None when nothing is configured."""
         if not any(rule.minimum_size for rule in self._rules):
             return None
-        special = {rule.pattern: rule.document() for rule in self._special()}
         found = {**self._rules[0].document(), "data_members": self.size}
-        return {**found, "maps": special} if special else found
+        special: dict[str, dict[str, object]] = {}
+        for rule in self._special():
+            special.setdefault(plural(rule.kind), {})[rule.pattern] = rule.document()
+        return {**found, **special}
 
     # -- requests -------------------------------------------------------------------------
 
     def may_refuse(self, operation: Operation[Any]) -> bool:
-        """Whether an operation is refused for some map."""
-        return operation.effect in self._refused and operation.kind == MAP_KIND
+        """Whether an operation is refused for some structure of its kind."""
+        return (operation.kind, operation.effect) in self._refused
 
-    def admit(self, operation: Operation[Any], name: bytes) -> None:
-        """Let an operation on a map pass or refuse it; a name that is none is its handler's.
+    def admit(self, kind: str, effect: Effect, name: bytes) -> None:
+        """Let an operation on a structure pass or refuse it; what is no name is its handler's.
 
         Raises:
             SplitBrainProtectionError: It is protected, and this part is too small for it.
         """
-        rule = self._rule_of(name)
-        if rule is None or not rule.refuses(operation.effect):
+        rule = self._rule_of(kind, name)
+        if rule is None or not rule.refuses(effect):
             return
         what = {"write": "writes", "read": "reads"}.get(rule.protects, "reads and writes")
         raise SplitBrainProtectionError(
@@ -132,42 +139,51 @@ class Protection:
             "try again when more members are back"
         )
 
-    def _rule_of(self, name: bytes) -> Rule | None:
-        rule = self._by_name.get(name)
+    def _rule_of(self, kind: str, name: bytes) -> Rule | None:
+        rule = self._by_name.get((kind, name))
         if rule is None:
+            if kind not in self._kinds:
+                return None
             try:
-                pattern = self._ctx.settings.structure(MapSettings, name.decode()).pattern
+                settings_type = self._kinds[kind].settings_type
+                pattern = self._ctx.settings.structure(settings_type, name.decode()).pattern
             except UnicodeDecodeError:
                 return None
             if len(self._by_name) >= NAMES_CACHED_MAX:
                 self._by_name.clear()
-            rule = self._by_name[name] = self._by_pattern[pattern]
+            rule = self._by_name[kind, name] = self._by_pattern[kind, pattern]
         return rule
 
 
-def _rules(settings: CoreSettings) -> list[Rule]:
-    """The rules of all map patterns; what a pattern leaves open is as for all other maps."""
-    protected = [entry for entry in settings.structures if isinstance(entry, ProtectedSettings)]
-    default = ProtectedSettings(DEFAULT)
-    for entry in protected:
-        if entry.pattern == DEFAULT:
-            default = entry
-    shared = _rule(
-        default,
-        settings.split_brain_minimum_size,
-        "split_brain_protection.minimum_size",
-        settings.split_brain_protects,
-    )
-    others = [entry for entry in protected if entry.pattern != DEFAULT]
+def plural(kind: str) -> str:
+    """What documents and notes call the structures of a kind: ``maps``."""
+    return f"{kind}s"
+
+
+def _rules(kind: StructureKind, settings: CoreSettings) -> list[Rule]:
+    """The rules of all patterns of a kind; what a pattern leaves open is as for the default one."""
+    default = ProtectedSettings(DEFAULT_PATTERN)
+    others: list[ProtectedSettings] = []
+    for entry in settings.structures:
+        if isinstance(entry, ProtectedSettings) and isinstance(entry, kind.settings_type):
+            if entry.pattern == DEFAULT_PATTERN:
+                default = entry
+            else:
+                others.append(entry)
+    size, key = settings.split_brain_minimum_size, "split_brain_protection.minimum_size"
+    shared = _rule(kind.name, default, size, key, settings.split_brain_protects)
     return [
         shared,
-        *(_rule(entry, shared.minimum_size, shared.key, shared.protects) for entry in others),
+        *(
+            _rule(kind.name, entry, shared.minimum_size, shared.key, shared.protects)
+            for entry in others
+        ),
     ]
 
 
-def _rule(entry: ProtectedSettings, size: int, key: str, protects: str) -> Rule:
-    """The rule of one pattern, given what holds for maps that say nothing."""
+def _rule(kind: str, entry: ProtectedSettings, size: int, key: str, protects: str) -> Rule:
+    """The rule of one pattern, given what holds where it says nothing."""
     if entry.split_brain_minimum_size is not None:
         size = entry.split_brain_minimum_size
-        key = f"map.{entry.pattern}.split_brain_minimum_size"
-    return Rule(entry.pattern, size, key, entry.split_brain_protects or protects)
+        key = f"{kind}.{entry.pattern}.split_brain_minimum_size"
+    return Rule(kind, entry.pattern, size, key, entry.split_brain_protects or protects)

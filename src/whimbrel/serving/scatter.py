@@ -1,4 +1,4 @@
-"""Whole-map calls: asked of every primary, gathered until each partition has answered once.
+"""Whole-structure calls: asked of every primary, gathered until each partition has answered once.
 
 The asking member names the partitions it means explicitly and each answer names those it covers;
 partitions that moved meanwhile are asked again at their new primary, so each counts exactly once
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.ids import MemberId, Namespace, PartitionId, split_namespace
 from whimbrel.errors import OverloadedError, ProtocolError
 from whimbrel.serving.calls import Call
 from whimbrel.serving.hub import Hub
@@ -25,22 +25,23 @@ from whimbrel.wire import errors as codes
 from whimbrel.wire.links import SCATTER, SCATTER_REPLY
 
 GATHERS_MAX = 1_000
-"""Whole-map calls of one member under way; more are refused as overload."""
+"""Whole-structure calls of one member under way; more are refused as overload."""
 GATHER_TIMEOUT_US = 30_000_000
-"""A whole-map call that some partition has not answered by then fails as timed out."""
+"""A whole-structure call that some partition has not answered by then fails as timed out."""
 GATHER_BYTES_MAX = 512 * 1024 * 1024
-"""Most bytes of keys and values one whole-map call may return."""
+"""Most bytes of keys and values one whole-structure call may return."""
 SHARE_BYTES_MAX = 128 * 1024 * 1024
 """Most bytes of one member's answer; it must fit into a link frame."""
 TELL = "tell:"
-"""Prefix of notes, which concern no partition."""
+"""Prefix of notes, which concern no partition and no structure."""
+NO_STRUCTURE = Namespace("")
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True):
-    """One member's share of a whole-map call."""
+    """One member's share of a whole-structure call."""
 
     operation: str
-    name: str
+    namespace: Namespace
     argument: bytes
     partitions: list[int]
 
@@ -54,10 +55,10 @@ Finished = Callable[["Gather"], None]
 
 @dataclass(slots=True, eq=False)
 class Gather:
-    """A whole-map call under way."""
+    """A whole-structure call under way."""
 
     operation: Operation[RunShare]
-    name: str
+    namespace: Namespace
     argument: bytes
     missing: dict[int, None]
     """Partitions that nobody has answered for and nobody is asked about."""
@@ -102,7 +103,7 @@ class _Telling:
 
 
 class Scatter:
-    """Whole-map calls of one member, asking and answering."""
+    """Whole-structure calls of one member, asking and answering."""
 
     def __init__(self, hub: Hub, operations: Operations, shares: Shares) -> None:
         self._hub = hub
@@ -114,23 +115,24 @@ class Scatter:
 
     @property
     def count(self) -> int:
-        """Whole-map calls under way."""
+        """Whole-structure calls under way."""
         return len(self._gathers)
 
     # -- asking ---------------------------------------------------------------------------
 
-    def gather(self, share: str, name: str, argument: bytes, finished: Finished) -> None:
-        """Ask for a share of all partitions; ``finished`` gets the sum, or ``error``.
+    def gather(self, share: str, namespace: Namespace, argument: bytes, finished: Finished) -> None:
+        """Ask for a structure's share of all partitions; ``finished`` gets the sum, or ``error``.
 
         Raises:
-            OverloadedError: Too many whole-map calls are under way.
+            OverloadedError: Too many whole-structure calls are under way.
         """
         if len(self._gathers) >= GATHERS_MAX:
-            raise OverloadedError(f"at most {GATHERS_MAX} whole-map calls run at once")
+            raise OverloadedError(f"at most {GATHERS_MAX} whole-structure calls run at once")
         ctx = self._hub.ctx
         missing = dict.fromkeys(range(ctx.settings.partition_count))
         deadline_us = ctx.now_us + GATHER_TIMEOUT_US
-        gather = Gather(self._operations[share], name, argument, missing, finished, deadline_us)
+        operation = self._operations[split_namespace(namespace)[0], share]
+        gather = Gather(operation, namespace, argument, missing, finished, deadline_us)
         self._gathers.append(gather)
         self._ask(gather)
         self._maybe_finish(gather)
@@ -155,11 +157,16 @@ class Scatter:
             gather.out += 1
             asking = _Asking(gather, list(mine))
             self._shares.execute(
-                None, gather.operation.name, gather.name, gather.argument, mine, self._taker(asking)
+                None,
+                gather.operation.name,
+                gather.namespace,
+                gather.argument,
+                mine,
+                self._taker(asking),
             )
 
     def _ask_member(self, gather: Gather, member: MemberId, pids: list[int]) -> None:
-        body = _encode(Asked(gather.operation.name, gather.name, gather.argument, pids))
+        body = _encode(Asked(gather.operation.name, gather.namespace, gather.argument, pids))
         try:
             self._hub.calls.start(member, SCATTER, body, _Asking(gather, pids))
         except OverloadedError as error:
@@ -242,7 +249,7 @@ class Scatter:
                 then()
             return
         telling = _Telling(len(members), then)
-        payload = _encode(Asked(TELL + what, "", body, []))
+        payload = _encode(Asked(TELL + what, NO_STRUCTURE, body, []))
         for member in members:
             self._hub.calls.start(member, SCATTER, payload, telling, essential=True)
 
@@ -265,7 +272,7 @@ class Scatter:
             try:
                 share = _decode_share(body)
             except (msgspec.MsgspecError, ValueError) as error:
-                raise ProtocolError(f"not a share of a whole-map call: {error}") from error
+                raise ProtocolError(f"not a share of a whole-structure call: {error}") from error
             self._take_share(token, share)
             self._maybe_finish(token.gather)
 
@@ -304,7 +311,7 @@ class Scatter:
         try:
             asked = _decode_asked(body)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"not a whole-map call: {error}") from error
+            raise ProtocolError(f"not a whole-structure call: {error}") from error
         calls = self._hub.calls
 
         def answer(share: Share) -> None:
@@ -321,4 +328,4 @@ class Scatter:
             return
         count = self._hub.ctx.settings.partition_count
         pids = [PartitionId(pid) for pid in asked.partitions if 0 <= pid < count]
-        self._shares.execute(sender, asked.operation, asked.name, asked.argument, pids, answer)
+        self._shares.execute(sender, asked.operation, asked.namespace, asked.argument, pids, answer)

@@ -24,7 +24,7 @@ from whimbrel.serving.forwarding import Forwarding
 from whimbrel.serving.grid_events import GridEvents
 from whimbrel.serving.hub import NOTIFY_BACKUPS, NOTIFY_EVENT, NOTIFY_GRID, SMALL_REPLY_BYTES, Hub
 from whimbrel.serving.intake import Intake
-from whimbrel.serving.listeners import Listeners, MapEvent
+from whimbrel.serving.listeners import Listeners, StructureEvent
 from whimbrel.serving.operations import Operations
 from whimbrel.serving.outputs import BULK, ToPeer
 from whimbrel.serving.parking import ParkingLot
@@ -48,7 +48,7 @@ from whimbrel.wire.links import (
 from whimbrel.wire.protocol_table import message_name
 
 SWEEP_PER_TICK = 2_000
-"""Expired entries removed in one tick."""
+"""Expired entries of a kind removed in one tick."""
 
 _BACKUP_NOTICE = struct.Struct("<16sq")
 """Client and correlation id of the call whose backup is done."""
@@ -66,9 +66,10 @@ class Server(Hub):
         super().__init__(member)
         self._partitions = self.dataplane.partitions
         self._partition_count = len(self._partitions)
+        self._happened = self.dataplane.events.happened
         self.operations = Operations()
         self._in_partition = self.operations.in_partition
-        self.admission = Admission(self.ctx, self.operations)
+        self.admission = Admission(self.ctx, member.kinds.values(), self.operations)
         self.absences = Absences(self.ctx)
         self.parking = ParkingLot(self.ctx.settings.backup_timeout_us)
         self.forwarding = Forwarding(self, self.operations, self.parking)
@@ -283,7 +284,8 @@ class Server(Hub):
             else:
                 self.scatter.on_overdue(call)
         self.calls.tick()
-        self.maps.sweep(self.ctx.wall_ms, SWEEP_PER_TICK)
+        for service in self.member.services.values():
+            service.sweep(self.ctx.wall_ms, SWEEP_PER_TICK)
 
     def _can_go_on(self, partition_id: PartitionId) -> bool:
         partition = self.dataplane.partition(partition_id)
@@ -298,7 +300,7 @@ class Server(Hub):
         dataplane = self.dataplane
         if dataplane.outgoing.completed:
             self._take_completed()
-        if self.maps.events:
+        if self._happened:
             self._take_events()
         grid, views = self.grid, self.views
         if grid.fresh or grid.for_shell or (views.table_dirty and views.listeners):
@@ -355,12 +357,10 @@ class Server(Hub):
                 self.deliver(connection, backup_event(listener, correlation))
 
     def _take_events(self) -> None:
-        """Publish what the map service has recorded."""
-        events = self.maps.events
-        self.maps.events = []
+        """Publish what the services of structures have told."""
         source = self.ctx.id
-        for name, kind, key, value, old_value in events:
-            self.listeners.publish(MapEvent(name, kind, key, value, old_value, source))
+        for event in self.dataplane.events.take():
+            self.listeners.publish(StructureEvent(*event, source))
 
     def _take_notifications(self) -> None:
         """Tell clients whose calls we have backed up; those not connected here by the primary."""

@@ -1,4 +1,4 @@
-"""One member's shares of whole-map calls, carried out in pieces counted in entries.
+"""One member's shares of whole-structure calls, carried out in pieces counted in entries.
 
 A share goes on in the next turn of the loop after so many entries (docs/design/0012). Shares run
 one after another, so that the results of one are held at a time. A partition is done as a whole
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.ids import MemberId, Namespace, PartitionId, split_namespace
 from whimbrel.core.jobs import Job
 from whimbrel.errors import GridError
 from whimbrel.serving.admission import Admission
@@ -43,18 +43,18 @@ class Shares:
         self,
         asker: MemberId | None,
         operation: str,
-        name: str,
+        namespace: Namespace,
         argument: bytes,
         partitions: Sequence[PartitionId],
         done: Done,
     ) -> None:
         """Carry out an operation on own partitions; what is small is done at once."""
-        row = self._operations.get(operation)
+        row = self._operations.get((split_namespace(namespace)[0], operation))
         if row is None:
-            unknown = f"this member does not know the whole-map call {operation!r}"
+            unknown = f"this member does not know the whole-structure call {operation!r}"
             done(Share([], error=unknown, has_acted=False))
             return
-        self._waiting.append((asker, self._work(row, name, argument, partitions, done)))
+        self._waiting.append((asker, self._work(row, namespace, argument, partitions, done)))
         self.begin()
 
     def begin(self) -> None:
@@ -81,7 +81,7 @@ class Shares:
     def _work(
         self,
         row: Operation[RunShare],
-        name: str,
+        namespace: Namespace,
         argument: bytes,
         partitions: Sequence[PartitionId],
         done: Done,
@@ -93,6 +93,7 @@ class Shares:
             done(share)
 
         group = WriteGroup(finished)
+        name = split_namespace(namespace)[1].encode()
         left = 0
         try:
             for at, pid in enumerate(partitions):
@@ -101,10 +102,10 @@ class Shares:
                         yield
                     left = PIECE_ENTRIES
                     if row.is_guarded:
-                        self._admission.admit_named(row, name.encode())
+                        self._admission.admit_named(row, name)
                 partition = self._hub.dataplane.partitions[pid]
                 is_ours = partition.writable if row.is_write else partition.readable
-                seen = row.run(share, partition, name, argument, group) if is_ours else None
+                seen = row.run(share, partition, namespace, argument, group) if is_ours else None
                 if seen is not None:
                     share.partitions.append(pid)
                 left -= 1 + (seen or 0)

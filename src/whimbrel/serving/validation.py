@@ -7,16 +7,16 @@ that breaks it costs its sender the connection and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
 
 from whimbrel.core import messages as m
-from whimbrel.core.ids import BACKUP_COUNT_MAX
+from whimbrel.core.ids import BACKUP_COUNT_MAX, split_namespace
 from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState, MemberInfo, MemberList, MigrationInfo
-from whimbrel.core.registry import MAP_KIND, SCHEMA_KIND, VALUE_BYTES_MAX
+from whimbrel.core.registry import SCHEMA_KIND, VALUE_BYTES_MAX
 from whimbrel.errors import ProtocolError
 from whimbrel.serialization.uuids import uuid_bytes
 
@@ -31,13 +31,21 @@ _decode_backups = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _decode_schema = msgspec.msgpack.Decoder(tuple[str, list[tuple[str, int]]]).decode
 
 
-def validate(message: Message, partition_count: int) -> None:
+def validate(message: Message, partition_count: int, kinds: Collection[str]) -> None:
     """Refuse a message that no member of ours would send.
+
+    Args:
+        message: What came.
+        partition_count: Of this cluster.
+        kinds: The kinds of structures that there may be.
 
     Raises:
         ProtocolError: It names a partition that does not exist, a member without a uuid or twice,
             or a registry entry that means nothing. Its ``reason`` says which.
     """
+    if isinstance(message, m.RegistryTold):
+        _check_entries(message, kinds)
+        return
     check = _CHECKS.get(type(message))
     if check is not None:
         check(message, partition_count)
@@ -95,18 +103,18 @@ def _check_partitions(partitions: Iterable[int], partition_count: int) -> None:
         _demand(0 <= pid < partition_count, f"there is no partition {pid}", "partition_id")
 
 
-def _check_entries(message: m.RegistryTold, _: int) -> None:
+def _check_entries(message: m.RegistryTold, kinds: Collection[str]) -> None:
     for entry in message.entries:
         _demand(0 <= entry.clock <= CLOCK_MAX, "an impossible registry clock", "registry_entry")
         _demand(0 < len(entry.key) <= KEY_LENGTH_MAX, "a registry key's length", "registry_entry")
         _demand(len(entry.value) <= VALUE_BYTES_MAX, "a registry value's length", "registry_entry")
         try:
-            if entry.kind == MAP_KIND:
+            if entry.kind == SCHEMA_KIND:
+                _decode_schema(entry.value)
+            elif entry.kind in kinds:
                 counts = _decode_backups(entry.value)
                 good = min(counts) >= 0 and sum(counts) <= BACKUP_COUNT_MAX
-                _demand(good, f"a map with {counts} backups", "registry_entry")
-            elif entry.kind == SCHEMA_KIND:
-                _decode_schema(entry.value)
+                _demand(good, f"a {entry.kind} with {counts} backups", "registry_entry")
             else:
                 raise ProtocolError("a registry entry of unknown kind", reason="registry_entry")
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -116,7 +124,10 @@ def _check_entries(message: m.RegistryTold, _: int) -> None:
 def _check_merge(message: m.MergeRequested, partition_count: int) -> None:
     pid = message.partition_id
     _demand(0 <= pid < partition_count, f"there is no partition {pid}", "partition_id")
-    _demand(0 < len(message.name) <= KEY_LENGTH_MAX, "a map name's length", "name")
+    kind, name = split_namespace(message.namespace)
+    is_name = bool(kind) and 0 < len(name) <= KEY_LENGTH_MAX
+    _demand(is_name, "the length of a structure's name", "name")
+    _demand(message.entries >= 0, "a chunk of fewer than no entries", "entries")
 
 
 _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
@@ -126,7 +137,6 @@ _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.MembersPublished: lambda message, _: _check_list(message.list),
     m.ClaimAnswered: lambda message, _: _check_list(message.list),
     m.RoleChangeAnswered: _check_role_answer,
-    m.RegistryTold: _check_entries,
     m.MergeRequested: _check_merge,
     m.TablePublished: lambda message, n: _check_migrations(message.completed, n),
     m.StateAnswered: lambda message, n: _check_migrations((*message.completed, *message.active), n),

@@ -13,6 +13,12 @@ from whimbrel.core.ids import Address
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.settings import CoreSettings
 from whimbrel.serving.engine import Engine
+from whimbrel.structures.kinds import KINDS
+
+
+def new_engine(me: MemberInfo, settings: CoreSettings, started_us: int) -> Engine:
+    """An engine as it is."""
+    return Engine(me, settings, KINDS, started_us)
 
 
 class Bug:
@@ -42,7 +48,7 @@ class Bug:
         """An engine with the bug in it."""
         if self.keeps_identity:
             me = self._identities.setdefault(me.address, me)
-        engine = Engine(me, settings, started_us)
+        engine = new_engine(me, settings, started_us)
         self.plant(engine)
         return engine
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sized
 from typing import Any, ClassVar
 
 from whimbrel.core.replication.fragments import Store
+from whimbrel.core.settings import CoreSettings
 from whimbrel.sim.history import Ledger, Operation, Reply
 from whimbrel.sim.world import ClientProcess, World
 from whimbrel.wire.frames import RawMessage
@@ -85,6 +86,11 @@ class StructureModel(ABC):
         """Everything that equal replicas have in common, as long as ``len(store)``."""
 
     @staticmethod
+    def merge_policy(settings: CoreSettings, name: str) -> str:
+        """By what a structure is merged after a split; empty where there is nothing to choose."""
+        return ""
+
+    @staticmethod
     @abstractmethod
     def merge_problem(
         policy: str, is_merged: bool, before: Any, store: Store | None, chunk: bytes
@@ -96,5 +102,5 @@ class StructureModel(ABC):
             is_merged: Whether the chunk was taken in now, not refused or known.
             before: A copy of the content before, None when there was no store.
             store: What the primary holds now.
-            chunk: What a part that yields had.
+            chunk: What a part that yields had, in the form of the kind.
         """

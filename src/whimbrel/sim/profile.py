@@ -11,9 +11,9 @@ import random
 import msgspec
 
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.sim.entropy import Entropy, coin, log_uniform, pick
 from whimbrel.sim.network import NetworkProfile
+from whimbrel.structures.map.settings import MapSettings
 
 SECOND_US = 1_000_000
 HOUR_US = 3_600 * SECOND_US

@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import UsageError
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
@@ -34,6 +33,7 @@ from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.registry import BUGS, GUARDS
 from whimbrel.sim.report import Report
 from whimbrel.sim.run import simulate
+from whimbrel.structures.map.settings import MapSettings
 
 SAFE = "safe"
 _PLAN_FIELDS = (

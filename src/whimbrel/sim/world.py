@@ -18,6 +18,7 @@ from whimbrel.core.model import ClusterState, MemberInfo
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import UsageError
 from whimbrel.serving.engine import Engine
+from whimbrel.sim.bug import new_engine
 from whimbrel.sim.entropy import Entropy, coin
 from whimbrel.sim.faults.budget import FailureBudget
 from whimbrel.sim.history import History
@@ -85,7 +86,7 @@ class World:
     def __init__(self, plan: Plan, entropy: Entropy, make_engine: MakeEngine | None = None) -> None:
         self.plan = plan
         self.entropy = entropy
-        self.make_engine: MakeEngine = make_engine or Engine
+        self.make_engine: MakeEngine = make_engine or new_engine
         self.scheduler = Scheduler(entropy.of("scheduler"))
         self.network = Network(self.scheduler, entropy.of("network"), plan.network)
         self.trace = Trace()

@@ -45,6 +45,8 @@ class MembershipState:
         """
         self.ctx = ctx
         self.phase = MemberPhase.IDLE
+        self.is_joined = False
+        """Whether a list with us is installed, and we are not expelled since."""
         self.detector = Detector(ctx)
         self.accepted: MemberId | None = None
         """The claimant whose claim we accepted and whose list we wait for."""
@@ -226,6 +228,7 @@ class MembershipState:
     ) -> None:
         if self.on_view_changed is not None:
             self.on_view_changed(old, new)
+        self.is_joined = True
         if not was_joined and self.on_joined is not None:
             self.on_joined()
         if self.ctx.is_master and not was_master:
@@ -255,6 +258,7 @@ class MembershipState:
     def expel(self, reason: str) -> None:
         """End: the cluster goes on without us (M5); the callback tells the member."""
         self.phase = MemberPhase.ENDED
+        self.is_joined = False
         self.ctx.note("expelled", "error", reason=reason)
         if self.on_expelled is not None:
             self.on_expelled(reason)

@@ -1,1 +1,1 @@
-"""After a split: what the smaller part held, merged into the cluster by a policy per map."""
+"""After a split: what the smaller part held, merged into the cluster as each kind does it."""

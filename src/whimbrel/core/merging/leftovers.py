@@ -1,22 +1,18 @@
 """What an incarnation that lost a split hands to the next one of the same process.
 
 The stores themselves change hands and are not copied: nobody writes to them any more. They shrink
-as entries are merged. Knows no messages and no policies.
+as entries are merged. Knows no messages and no kinds of structures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.messages import MergeRequested, RegistryEntry
-from whimbrel.core.structures.map_store import MapStore
-
-if TYPE_CHECKING:
-    from whimbrel.core.member import Member
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 
 
 class Offer:
@@ -24,51 +20,46 @@ class Offer:
 
     Attributes:
         message: The request, the same every time.
-        entries: How many entries it has.
         asked: Who may have decided it already, and is asked before anybody else.
     """
 
-    __slots__ = ("asked", "entries", "message")
+    __slots__ = ("asked", "message")
 
-    def __init__(
-        self, message: MergeRequested, entries: int, asked: MemberId | None = None
-    ) -> None:
+    def __init__(self, message: MergeRequested, asked: MemberId | None = None) -> None:
         self.message = message
-        self.entries = entries
         self.asked = asked
 
     def again(self, call: int) -> Offer:
         """The same offer by another incarnation, under a call of its own."""
-        message = msgspec.structs.replace(self.message, call=call)
-        return Offer(message, self.entries, self.asked)
+        return Offer(msgspec.structs.replace(self.message, call=call), self.asked)
 
 
 class Leftover:
-    """One map's entries in one partition, and how far they are merged.
+    """One structure's entries in one partition, and how far they are merged.
 
     Attributes:
+        namespace: The structure.
+        generation: The number of its destruction that the fragment was begun after.
+        copies: The row's seats that may have a copy.
+        cursor: How far the store has been read.
         remaining: Entries not yet merged or discarded.
+        offer: A chunk that an earlier incarnation offered and that may be decided.
     """
 
-    __slots__ = ("cursor", "generation", "name", "offer", "partition_id", "remaining", "store")
+    __slots__ = (
+        "copies", "cursor", "generation", "namespace", "offer", "partition_id", "remaining",
+        "store",
+    )  # fmt: skip
 
-    def __init__(
-        self, name: str, partition_id: PartitionId, store: MapStore, generation: int = 0
-    ) -> None:
-        self.name = name
-        self.partition_id = partition_id
-        self.store = store
-        self.generation = generation
-        """The number of the map's destruction that the fragment was begun after."""
-        self.cursor = store.open_cursor()
-        self.remaining = len(store)
+    def __init__(self, fragment: Fragment, row: Row) -> None:
+        self.namespace = fragment.namespace
+        self.partition_id = fragment.partition_id
+        self.store = fragment.store
+        self.generation = fragment.generation
+        self.copies = row[: fragment.backup_count + 1]
+        self.cursor = fragment.store.open_cursor()
+        self.remaining = len(fragment.store)
         self.offer: Offer | None = None
-        """A chunk that an earlier incarnation offered and that may be decided."""
-
-    def next_chunk(self, bytes_max: int) -> tuple[bytes, tuple[int, ...], int]:
-        """The next entries as a chunk, their hits when they are counted, and how many they are."""
-        chunk, entries, _ = self.store.export(self.cursor, bytes_max)
-        return chunk, self.cursor.hits, entries
 
 
 class SplitData:
@@ -93,40 +84,44 @@ def hottest_listed(row: Row, listed: Sequence[MemberId]) -> MemberId | None:
     return None
 
 
-def leftovers_of(member: Member) -> list[Leftover]:
-    """The map fragments that this member answers for: as primary, or as the hottest survivor.
+def leftovers_of(
+    mine: MemberId, partitions: Iterable[PartitionReplica], listed: Sequence[MemberId]
+) -> list[Leftover]:
+    """The fragments, of every kind, that we answer for: as primary, or as the hottest survivor.
 
     Every entry that the part of the cluster acknowledged is so handed over by one of its members.
+
+    Args:
+        mine: This member.
+        partitions: What it holds.
+        listed: The members of its part.
     """
-    listed = member.ctx.members.ids()
-    mine = member.ctx.id
     found: list[Leftover] = []
-    for partition in member.dataplane.partitions:
-        if partition.maps and hottest_listed(partition.row, listed) == mine:
-            for name in sorted(partition.maps):
-                fragment = partition.maps[name]
-                store = cast("MapStore", fragment.store)
-                if len(store):
-                    found.append(Leftover(name, partition.pid, store, fragment.generation))
+    for partition in partitions:
+        fragments = partition.fragments
+        if fragments and hottest_listed(partition.row, listed) == mine:
+            held = [fragments[namespace] for namespace in sorted(fragments)]
+            found += [Leftover(one, partition.row) for one in held if len(one.store)]
     return found
 
 
 def split_by_copies(
-    member: Member, held: Sequence[Leftover]
+    held: Iterable[Leftover], gone_on: Collection[MemberId], moving: Collection[PartitionId]
 ) -> tuple[list[Leftover], list[Leftover]]:
     """What only we hold, and what one of those who expelled us has, or may have, a copy of.
 
     The cluster goes on from that copy, which is newer than ours by now. A migration whose verdict
     we do not know may have made one.
+
+    Args:
+        held: What we answer for.
+        gone_on: The members that go on without us; none when nobody named them.
+        moving: Partitions with such a migration.
     """
-    gone_on = member.membership.gone_on
-    moving = {one.partition_id for one in member.migrations.active_migrations()}
     ours: list[Leftover] = []
     theirs: list[Leftover] = []
     for leftover in held:
-        partition = member.dataplane.partition(leftover.partition_id)
-        copies = partition.row[: partition.maps[leftover.name].backup_count + 1]
-        has_copy = any(holder in gone_on for holder in copies)
+        has_copy = any(holder in gone_on for holder in leftover.copies)
         is_theirs = has_copy or not gone_on or leftover.partition_id in moving
         (theirs if is_theirs else ours).append(leftover)
     return ours, theirs

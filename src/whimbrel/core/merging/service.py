@@ -2,30 +2,31 @@
 
     next incarnation                              primary of the partition
       | joins, tells structures and schemas           |
-      | MergeRequested(call, map, chunk) ------------>|  policy, write, backups
+      | MergeRequested(call, structure, chunk) ------>|  the kind's merge, backups
       |<------------- MergeAnswered(call, counts) ----|
       | ... at most IN_FLIGHT_MAX chunks, one per fragment, each repeated until it is answered
 
-Knows leftovers, chunks and counts. The policy is asked at the primary (``target``). What cannot be
-merged any more is reported with its number of entries.
+Knows leftovers, chunks and counts. What is in a chunk, and what becomes of it at the primary
+(``target``), is the affair of the structure's kind. What cannot be merged any more is reported with
+its number of entries.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId
+from whimbrel.core.ids import MemberId, Namespace, split_namespace
+from whimbrel.core.kinds import StructureService
 from whimbrel.core.merging.leftovers import Leftover, Offer, SplitData
 from whimbrel.core.merging.target import MergeTarget
 from whimbrel.core.messages import MergeAnswered, MergeCounts, MergeRequested, Message
 from whimbrel.core.partition.table import PartitionTable
 from whimbrel.core.registry import Registry
 from whimbrel.core.replication.dataplane import DataPlane
-from whimbrel.core.structures.map_service import MapService
 
 STEP_TIMER = "merging.step"
 STEP_US = 200_000
@@ -54,7 +55,7 @@ class Merging:
     """Merges leftovers, and answers for the totals of this incarnation.
 
     Attributes:
-        totals: What became of the entries, by map.
+        totals: What became of the entries, by structure.
         lost: Entries that could not be merged and are gone.
         on_done: Called once when the last entry is merged, if somebody waits for that.
     """
@@ -63,7 +64,7 @@ class Merging:
         self,
         ctx: Context,
         plane: DataPlane,
-        maps: MapService,
+        services: Mapping[str, StructureService],
         registry: Registry,
         table: PartitionTable,
     ) -> None:
@@ -71,8 +72,9 @@ class Merging:
         self._deferred = plane.holdings.deferred
         self._registry = registry
         self._table = table
-        self.target = MergeTarget(ctx, plane, maps, registry, self._answer)
-        self.totals: dict[str, MergeCounts] = {}
+        self._services = services
+        self.target = MergeTarget(ctx, plane, services, registry, self._answer)
+        self.totals: dict[Namespace, MergeCounts] = {}
         self.lost = 0
         self.on_done: Callable[[], None] | None = None
         self._waiting: deque[Leftover] = deque()
@@ -127,7 +129,7 @@ class Merging:
             message = piece.offer.message
             if message.origin is None:
                 message = msgspec.structs.replace(message, origin=self._ctx.id, number=call)
-            piece.leftover.offer = Offer(message, piece.offer.entries, piece.offer.asked)
+            piece.leftover.offer = Offer(message, piece.offer.asked)
             left.append(piece.leftover)
         self._waiting.clear()
         self._active.clear()
@@ -152,7 +154,7 @@ class Merging:
         ctx = self._ctx
         ctx.resume(self._cause)
         if not self._adopted:
-            # entries of a map that the primary has not heard of would count as destroyed
+            # entries of a structure that the primary has not heard of would count as destroyed
             self._adopted = not self._registry.announcing_count()
         if self._adopted:
             for piece in list(self._active.values()):
@@ -173,13 +175,16 @@ class Merging:
             if leftover.offer is not None:
                 offer, leftover.offer = leftover.offer.again(call), None
             else:
-                chunk, hits, entries = leftover.next_chunk(CHUNK_BYTES_MAX)
-                pid, name = leftover.partition_id, leftover.name
-                begun = leftover.generation
-                request = MergeRequested(call, pid, name, chunk, hits, generation=begun)
-                offer = Offer(request, entries)
+                offer = Offer(self._next_request(call, leftover))
             piece = self._active[call] = _Piece(leftover, offer)
             self._send(piece)
+
+    def _next_request(self, call: int, leftover: Leftover) -> MergeRequested:
+        service = self._services[split_namespace(leftover.namespace)[0]]
+        chunk, entries = service.leftover_chunk(leftover.store, leftover.cursor, CHUNK_BYTES_MAX)
+        return MergeRequested(
+            call, leftover.partition_id, leftover.namespace, chunk, entries, leftover.generation
+        )
 
     def _send(self, piece: _Piece) -> None:
         """Offer a chunk to the present primary; without one it waits for the next step.
@@ -223,10 +228,10 @@ class Merging:
             return
         del self._active[answered.call]
         leftover = piece.leftover
-        leftover.remaining -= piece.offer.entries
+        leftover.remaining -= piece.offer.message.entries
         self._progress_us = self._ctx.now_us
-        before = self.totals.get(leftover.name, MergeCounts())
-        self.totals[leftover.name] = add_counts(before, answered.counts)
+        before = self.totals.get(leftover.namespace, MergeCounts())
+        self.totals[leftover.namespace] = add_counts(before, answered.counts)
         if leftover.remaining:
             self._waiting.append(leftover)
         else:
@@ -237,13 +242,14 @@ class Merging:
             self._finish()
 
     def _finish(self) -> None:
-        """Say what became of every map's entries."""
+        """Say what became of every structure's entries, which is named under its kind."""
         self._ctx.disarm(STEP_TIMER)
-        for name in sorted(self.totals):
-            counts = self.totals[name]
+        for namespace in sorted(self.totals):
+            counts = self.totals[namespace]
             level = "warning" if counts.discarded or counts.replaced else "info"
-            fields = msgspec.structs.asdict(counts)
-            self._ctx.note("split_brain.merged", level, map=name, **fields)
+            kind, name = split_namespace(namespace)
+            fields = {kind: name, **msgspec.structs.asdict(counts)}
+            self._ctx.note("split_brain.merged", level, **fields)
         done, self.on_done = self.on_done, None
         if done is not None:
             done()

@@ -1,28 +1,23 @@
-"""At the primary: entries of the smaller part come in and are merged by the map's policy.
+"""At the primary: entries of the smaller part come in and are merged as their kind does it.
 
-A merge is a write like any other: counted, backed up, told to listeners (as MERGED), answered when
+A merge is a write like any other: counted, backed up, told to listeners, answered when
 the synchronous backups have it. A request may come twice; the first answer is kept for the second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId, namespace_of
-from whimbrel.core.merging.policies import MergePolicy, policy_of
+from whimbrel.core.ids import MemberId, split_namespace
+from whimbrel.core.kinds import StructureService
 from whimbrel.core.messages import MergeAnswered, MergeCounts, MergeRequested
-from whimbrel.core.registry import MAP_KIND, Registry
+from whimbrel.core.registry import Registry
 from whimbrel.core.replication.dataplane import DataPlane
-from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.core.structures.map_service import SERVICE, MapService
-from whimbrel.core.structures.map_settings import MapSettings
-from whimbrel.core.structures.map_store import MapStore
-from whimbrel.core.structures.record import EntryView
-from whimbrel.errors import OverloadedError, RetryableError, SerializationError
+from whimbrel.errors import OverloadedError, RetryableError
 
 ANSWERS_MAX = 1_000
 """Answers kept for repeated requests; a sender has few requests under way."""
@@ -54,18 +49,23 @@ class MergeTarget:
     """Merges into the partitions of which this member is the primary."""
 
     def __init__(
-        self, ctx: Context, plane: DataPlane, maps: MapService, registry: Registry, answer: Answer
+        self,
+        ctx: Context,
+        plane: DataPlane,
+        services: Mapping[str, StructureService],
+        registry: Registry,
+        answer: Answer,
     ) -> None:
         """``answer`` sends to another member, or back to this one."""
         self._ctx = ctx
         self._plane = plane
-        self._maps = maps
+        self._services = services
         self._registry = registry
         self._answer = answer
         self._waiting: dict[ChunkKey, MergeWait] = {}
         self._answers: dict[ChunkKey, MergeAnswered] = {}
-        self.failures = 0
-        """Entries for which a registered policy raised an error or returned no value."""
+        self._unknown: dict[str, None] = {}
+        """Kinds that we do not have and that somebody has asked to merge."""
 
     def on_requested(self, sender: MemberId, message: MergeRequested) -> None:
         """Merge a chunk, once, and answer when its backups have it."""
@@ -113,11 +113,18 @@ class MergeTarget:
 
     def _refusal(self, message: MergeRequested) -> str:
         """Why the chunk cannot be merged here and now; empty when it can."""
+        kind, _ = split_namespace(message.namespace)
+        if kind not in self._services:
+            if kind not in self._unknown:
+                self._unknown[kind] = None
+                structure = message.namespace
+                self._ctx.note("split_brain.kind_unknown", "error", structure=structure)
+            return f"this member has no structures of the kind {kind!r}"
         if not 0 <= message.partition_id < len(self._plane.partitions):
             return "there is no such partition"
         try:
             # However few backups are there: the entries were acknowledged elsewhere.
-            self._plane.outgoing.admit(self._plane.partition(message.partition_id), SERVICE, None)
+            self._plane.outgoing.admit(self._plane.partition(message.partition_id), None)
         except (RetryableError, OverloadedError) as error:
             return str(error)
         return ""
@@ -125,59 +132,17 @@ class MergeTarget:
     def _merge(self, message: MergeRequested) -> tuple[MergeAnswered, PendingReply]:
         """Merge every entry of a chunk; a damaged chunk counts as discarded from the damage on."""
         reply = PendingReply(None)
-        incoming = MapStore()
-        try:
-            incoming.ingest(message.chunk)
-        except SerializationError as error:
-            self._ctx.note("split_brain.damaged", "error", map=message.name, problem=str(error))
-        keys = list(incoming.records)
-        namespace = namespace_of(SERVICE, message.name)
+        namespace = message.namespace
+        kind, name = split_namespace(namespace)
+        counts = MergeCounts()
         is_outdated = self._plane.holdings.is_destroyed(namespace, message.generation)
-        if is_outdated or self._registry.get(MAP_KIND, message.name) is None:
-            # destroyed by the bigger part meanwhile: its data do not come back
-            counts = MergeCounts(discarded=len(keys))
-            return MergeAnswered(message.call, True, counts), reply
-        partition = self._plane.partition(message.partition_id)
-        policy = policy_of(self._ctx.settings.structure(MapSettings, message.name).merge_policy)
-        hits = dict(zip(keys, message.hits, strict=False))
-        tally = dict.fromkeys(MergeCounts.__struct_fields__, 0)
-        for key in keys:
-            outcome = self._merge_one(partition, message.name, key, incoming, hits, policy, reply)
-            tally[outcome] += 1
-        return MergeAnswered(message.call, True, MergeCounts(**tally)), reply
-
-    def _merge_one(
-        self,
-        partition: PartitionReplica,
-        name: str,
-        key: bytes,
-        incoming: MapStore,
-        hits: dict[bytes, int],
-        policy: MergePolicy,
-        reply: PendingReply,
-    ) -> str:
-        def decide(existing: EntryView | None, merging: EntryView) -> bytes | None:
-            if hits:
-                merging = msgspec.structs.replace(merging, hits=hits.get(key, 0))
-            return self._ask(policy, name, existing, merging)
-
-        return self._maps.merge(partition, name, key, incoming, decide, reply)
-
-    def _ask(
-        self, policy: MergePolicy, name: str, existing: EntryView | None, merging: EntryView
-    ) -> bytes | None:
-        """Ask a policy; one that fails leaves the entry that is there."""
-        try:
-            value = policy(existing, merging)
-        except Exception as error:
-            problem = repr(error)
-        else:
-            if value is None or (isinstance(value, bytes) and len(value) >= 8):
-                return value
-            problem = f"returned {type(value).__name__}, not a value's Data or None"
-        self.failures += 1
-        self._ctx.note("split_brain.policy_failed", "warning", map=name, problem=problem)
-        return None
+        # One destroyed by the bigger part meanwhile: its data do not come back.
+        if not is_outdated and self._registry.get(kind, name) is not None:
+            partition = self._plane.partition(message.partition_id)
+            counts = self._services[kind].merge(partition, namespace, message.chunk, reply)
+        rest = max(0, message.entries - sum(msgspec.structs.astuple(counts)))
+        counts = msgspec.structs.replace(counts, discarded=counts.discarded + rest)
+        return MergeAnswered(message.call, True, counts), reply
 
 
 def chunk_key(sender: MemberId, message: MergeRequested) -> ChunkKey:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, ReplicaIndex, namespace_of
+from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, Namespace, ReplicaIndex
 from whimbrel.core.messages import TableRequested
 from whimbrel.core.replication.fragments import Follow, Fragment, PartitionReplica
 from whimbrel.core.replication.outbox import ACKS, Outbox, PendingReply, read_acks
@@ -72,10 +72,10 @@ class BackupsOut:
 
     # -- refusing -------------------------------------------------------------------------
 
-    def admit(self, partition: PartitionReplica, kind: str, name: str | None) -> None:
+    def admit(self, partition: PartitionReplica, namespace: Namespace | None) -> None:
         """Look at all reasons to refuse a write to a structure, before it has any effect.
 
-        Without a name it is a merge: its clients were answered before, on the other side of a
+        Without a structure it is a merge: its clients were answered before, on the other side of a
         split, and no number of missing backups keeps it out.
 
         Raises:
@@ -93,8 +93,8 @@ class BackupsOut:
             outbox = self.outboxes.get(member)
             if outbox is not None and outbox.is_full(limit):
                 raise OverloadedError(f"{outbox.in_flight} backup operations wait for {member}")
-        if name is not None:
-            self._shortage.admit(partition, namespace_of(kind, name))
+        if namespace is not None:
+            self._shortage.admit(partition, namespace)
 
     # -- targets --------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from whimbrel.core.replication.primary_recovery import REFILL, PrimaryRecovery
 from whimbrel.core.replication.roles import Roles
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.syncs import Syncs
+from whimbrel.core.structure_events import StructureEvents
 
 STALLED_US: Final = 1_000_000
 """Backups that are not acknowledged for this long count as not in step."""
@@ -42,6 +43,7 @@ class DataPlane:
     Attributes:
         partitions: By partition id.
         counters: Numbers for metrics, by name.
+        events: What services of structures tell listeners.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -53,6 +55,7 @@ class DataPlane:
         ]
         names = ("backups_applied", "backups_ignored", "backups_refused", "backup_timeouts")
         self.counters = dict.fromkeys(names, 0)
+        self.events = StructureEvents()
         self.shortage = Shortage(ctx)
         self.doubts = Doubts(ctx)
         self.outgoing = BackupsOut(ctx, self.partitions, self.shortage, self.counters)

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from whimbrel.core.ids import NO_INDEX, REPLICA_SLOTS, MemberId, Namespace, PartitionId
+from whimbrel.core.ids import (
+    NO_INDEX,
+    REPLICA_SLOTS,
+    MemberId,
+    Namespace,
+    PartitionId,
+    split_namespace,
+)
 from whimbrel.core.model import LostStructure
 from whimbrel.core.replication.fragments import PartitionReplica
 
@@ -50,6 +57,6 @@ def discarded_with(
                 counts[namespace] = counts.get(namespace, 0) + len(fragment.store)
     found: list[LostStructure] = []
     for namespace in sorted(counts):
-        kind, _, name = namespace.partition("/")
+        kind, name = split_namespace(namespace)
         found.append(LostStructure(kind, name, counts[namespace]))
     return tuple(found)

@@ -103,7 +103,7 @@ class Fragment:
     of our own slot is kept up on the hot path; ``vector`` works the others out.
 
     Attributes:
-        service, name: The parts of its namespace.
+        namespace: The structure.
         sync_count, async_count: Backups that are asked for.
         backup_count: Both together: how many counters an operation raises (AE-02).
         generation: The number of the structure's destruction that this was begun after, 0 for none.
@@ -122,8 +122,8 @@ class Fragment:
 
     __slots__ = (
         "_start", "apply", "async_count", "backup_count", "base", "base_lineage", "generation",
-        "head", "is_dirty", "lineage", "name", "namespace", "others", "partition_id", "service",
-        "short_from", "slot", "store", "sync_count", "sync_targets", "value",
+        "head", "is_dirty", "lineage", "namespace", "others", "partition_id", "short_from",
+        "slot", "store", "sync_count", "sync_targets", "value",
     )  # fmt: skip
 
     def __init__(
@@ -136,7 +136,6 @@ class Fragment:
     ) -> None:
         self.partition_id = partition_id
         self.namespace = namespace
-        self.service, _, self.name = namespace.partition("/")
         self.store = store
         self.sync_count = sync_count
         self.async_count = async_count
@@ -256,14 +255,14 @@ class PartitionReplica:
             operations already; what we hold then follows that row.
         primary_since: Version of the row with which the present primary came.
         lineage: Ours, while we are the primary.
-        maps: Map name to fragment: the hot path's short cut into ``fragments``.
+        fragments: By structure; the one look-up of every operation.
         backups: (index, member) of the backups in the row that are on the member list; kept
             while we are the primary.
     """
 
     __slots__ = (
         "ahead_version", "backups", "fragments", "has_data", "index", "is_confirmed",
-        "is_primary", "lineage", "maps", "migrating", "pid", "primary_since", "readable", "row",
+        "is_primary", "lineage", "migrating", "pid", "primary_since", "readable", "row",
         "stale_read_disabled", "version", "writable",
     )  # fmt: skip
 
@@ -283,7 +282,6 @@ class PartitionReplica:
         self.ahead_version = 0
         self.lineage = NO_LINEAGE
         self.fragments: dict[Namespace, Fragment] = {}
-        self.maps: dict[str, Fragment] = {}
         self.backups: tuple[tuple[ReplicaIndex, MemberId], ...] = ()
 
     @property
@@ -295,19 +293,6 @@ class PartitionReplica:
     def is_behind(self) -> bool:
         """Whether a row newer than ours exists: our index does not bound what we hold (AE-10)."""
         return self.ahead_version > self.version
-
-    def add(self, fragment: Fragment) -> None:
-        """Hold a fragment, in place of one of the same namespace."""
-        self.fragments[fragment.namespace] = fragment
-        if fragment.service == "map":
-            self.maps[fragment.name] = fragment
-
-    def drop(self, namespace: Namespace) -> Fragment | None:
-        """Hold it no longer; with the fragment its vector goes too (bug 34)."""
-        fragment = self.fragments.pop(namespace, None)
-        if fragment is not None and fragment.service == "map":
-            self.maps.pop(fragment.name, None)
-        return fragment
 
     def take_row(self, row: Row, version: int, index: ReplicaIndex) -> None:
         """Our table's row is now this one."""

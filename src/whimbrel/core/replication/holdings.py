@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.ids import MemberId, Namespace, PartitionId, split_namespace
 from whimbrel.core.messages import FragmentPart
 from whimbrel.core.replication.backups_out import PREFIX, BackupsOut, encode, make_head
 from whimbrel.core.replication.deferred_free import DeferredFree
@@ -24,8 +24,7 @@ from whimbrel.errors import SerializationError
 
 _pack_prefix = PREFIX.pack
 
-StoreFactory = Callable[[str], Store]
-BackupCounts = Callable[[str], tuple[int, int]]
+StoreFactory = Callable[[Namespace], Store]
 
 
 class Holdings:
@@ -45,7 +44,8 @@ class Holdings:
         self._doubts = doubts
         self.partitions = partitions
         self.deferred = DeferredFree(ctx)
-        self._services: dict[str, tuple[StoreFactory, BackupCounts]] = {}
+        self._factories: dict[str, StoreFactory] = {}
+        """By kind of structure."""
         self._generations: dict[Namespace, int] = {}
         """Of namespaces that were destroyed, the number of the latest destruction."""
         self._begun: dict[Namespace, None] = {}
@@ -53,12 +53,9 @@ class Holdings:
         self._observers: tuple[Observer, ...] = ()
         self._heads: dict[MemberId, dict[bytes, Fragment]] = {}
 
-    def register(self, service: str, factory: StoreFactory, counts: BackupCounts) -> None:
-        """Let a service keep fragments here: the part of their namespaces before the slash.
-
-        The others give an empty store, and the (sync, async) backups, of a structure by its name.
-        """
-        self._services[service] = (factory, counts)
+    def register(self, kind: str, factory: StoreFactory) -> None:
+        """Let structures of a kind keep fragments here; the factory gives an empty store."""
+        self._factories[kind] = factory
 
     # -- fragments ------------------------------------------------------------------------
 
@@ -68,15 +65,17 @@ class Holdings:
         """An empty fragment that nobody holds yet, for the copy that a part is of, or of today.
 
         Raises:
-            SerializationError: No service of ours is responsible for the namespace.
+            SerializationError: We have no structures of this kind.
         """
-        service, _, name = namespace.partition("/")
-        known = self._services.get(service)
-        if known is None:
+        factory = self._factories.get(split_namespace(namespace)[0])
+        if factory is None:
             raise SerializationError(f"no service is responsible for {namespace}")
-        factory, counts = known
-        sync, asynchronous = counts(name) if part is None else part.settings
-        fragment = Fragment(pid, namespace, factory(name), sync, asynchronous)
+        if part is None:
+            settings = self._ctx.settings.structure_of(namespace)
+            sync, asynchronous = settings.backup_count, settings.async_backup_count
+        else:
+            sync, asynchronous = part.settings
+        fragment = Fragment(pid, namespace, factory(namespace), sync, asynchronous)
         today = self._generations.get(namespace, 0)
         fragment.generation = today if part is None else part.generation
         return fragment
@@ -120,7 +119,7 @@ class Holdings:
         )
         self._begun[namespace] = None
         self.discard(partition, namespace)
-        partition.add(fragment)
+        partition.fragments[namespace] = fragment
         for observer in self._observers:
             self._attach(fragment)
             observer.held(partition, fragment)
@@ -128,7 +127,7 @@ class Holdings:
 
     def discard(self, partition: PartitionReplica, namespace: Namespace) -> None:
         """Hold a fragment no longer; its vector (bug 34) and all that is noted of it go, too."""
-        fragment = partition.drop(namespace)
+        fragment = partition.fragments.pop(namespace, None)
         if fragment is not None:
             self._shortage.close_fragment(fragment)
             self._doubts.forget(fragment)

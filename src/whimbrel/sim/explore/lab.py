@@ -23,12 +23,13 @@ from whimbrel.core.messages import DATA_CHANNEL, Message
 from whimbrel.core.model import Verdict
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.stimuli import LinkRestored, Received, Stimulus, TimerFired
-from whimbrel.core.structures.record import stored_key
 from whimbrel.errors import InvariantViolation, RetryableError
 from whimbrel.sim.explore.image import clone, digest
 from whimbrel.sim.explore.step_rules import StepRules
 from whimbrel.sim.explore.worlds import TinyWorld
 from whimbrel.sim.structures.map.model import key_data, store_of
+from whimbrel.structures.map.record import stored_key
+from whimbrel.structures.map.service import MapService
 from whimbrel.wire.links import ACKS, BACKUPS
 
 SNAPSHOTS_MAX = 4_000
@@ -303,7 +304,8 @@ class _Step:
         reply = PendingReply(payload=number)
         try:
             pid = self.lab.world.partition_of(number)
-            member.maps.set(plane.partition(pid), MAP_NAME, KEYS[number], b"\0" * 8 + b"v", reply)
+            maps = member.service(MapService)
+            maps.set(plane.partition(pid), NAMESPACE, KEYS[number], b"\0" * 8 + b"v", reply)
         except RetryableError:
             return
         if reply.remaining <= 0 and not reply.failed:

@@ -15,7 +15,6 @@ import msgspec
 from whimbrel.core.ids import EMPTY_ROW, Address, MemberId
 from whimbrel.core.member import Member
 from whimbrel.core.model import MemberInfo
-from whimbrel.core.registry import MAP_KIND, backups_value
 from whimbrel.core.stimuli import AddressUnreachable, LinkFailed, LinkLost, LinkRestored, Started
 from whimbrel.errors import UsageError
 from whimbrel.sim.explore.image import DIGEST_BYTES, clone
@@ -23,6 +22,7 @@ from whimbrel.sim.explore.lab import (
     CONTROL,
     DATA,
     GONE,
+    MAP_NAME,
     NEWS,
     Item,
     Lab,
@@ -36,6 +36,8 @@ from whimbrel.sim.explore.lab import (
     fake_engine,
 )
 from whimbrel.sim.explore.worlds import MEMBERS, REBORN, TinyWorld
+from whimbrel.structures.kinds import KINDS
+from whimbrel.structures.map.kind import MAP
 
 START_US = 1_000_000_000_000
 SETUP_STEPS_MAX = 5_000
@@ -273,7 +275,7 @@ class Universe:
         """A new process, with a new identity, on the address of a dead one."""
         info = MemberInfo(MemberId(REBORN), address_of(name), host=name)
         draft = _Draft(state)
-        seat = Seat(Member(info, self.world.settings, state.now_us))
+        seat = Seat(Member(info, self.world.settings, KINDS, state.now_us))
         if self.lab.plant is not None:
             self.lab.plant(fake_engine(seat.member))
         draft.members[self.names.index(REBORN)] = self.lab.add(seat)
@@ -359,7 +361,7 @@ class Universe:
         members = []
         for name in self.first:
             info = MemberInfo(MemberId(name), address_of(name), host=name)
-            members.append(lab.add(Seat(Member(info, world.settings, START_US))))
+            members.append(lab.add(Seat(Member(info, world.settings, KINDS, START_US))))
         state = State(START_US, (GONE,) * len(self.names), ())
         for at, number in enumerate(members):
             draft = _Draft(state)
@@ -388,12 +390,11 @@ class Universe:
 
     def _arrange(self, state: State) -> State:
         """A map whose entries need the world's backups, and the rows the world begins with."""
-        world, lab = self.world, self.lab
+        lab = self.lab
         at = self.names.index("a")
         seat = clone(lab.seat(state.members[at]))
         seat.member.begin(state.now_us, 0)
-        value = backups_value(world.backup_count, 0)
-        seat.member.registry.announce([(MAP_KIND, "m", True, value)])
+        seat.member.registry.ensure(MAP, MAP_NAME)
         draft = _Draft(state)
         draft.members[at] = lab.add(seat)
         # First the primaries alone: no plan turns a full row round in itself.

@@ -7,8 +7,8 @@ import msgspec
 from whimbrel.core.ids import EMPTY_ROW, MemberId, PartitionId, Row
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.settings import CoreSettings
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.errors import UsageError
+from whimbrel.structures.map.settings import MapSettings
 
 FOREVER_US = 1_000_000_000_000
 """Periods of things that only repeat what is known: never due in a tiny world."""

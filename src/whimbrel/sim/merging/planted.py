@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from whimbrel.core.merging.policies import latest_update
-from whimbrel.core.structures.record import EntryView
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
+from whimbrel.structures.map.policies import latest_update
+from whimbrel.structures.map.record import EntryView
+from whimbrel.structures.map.service import MapService
 
 
 def merged_by_wall_clock(engine: Engine) -> None:
@@ -16,7 +17,7 @@ def merged_by_wall_clock(engine: Engine) -> None:
     ) -> bytes | None:
         return latest_update(existing, merging)
 
-    replace(engine.member.merging.target, "_ask", ask)
+    replace(engine.member.service(MapService).merger, "_ask", ask)
 
 
 def dropped_by_the_smaller_part(engine: Engine) -> None:

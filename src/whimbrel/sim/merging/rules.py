@@ -6,13 +6,11 @@ import copy
 from typing import Any
 
 from whimbrel.core.effects import Note
-from whimbrel.core.ids import MemberId, namespace_of
+from whimbrel.core.ids import MemberId, split_namespace
 from whimbrel.core.merging.leftovers import hottest_listed
 from whimbrel.core.merging.target import chunk_key
 from whimbrel.core.messages import MergeRequested
-from whimbrel.core.registry import MAP_KIND
 from whimbrel.core.replication.fragments import Store
-from whimbrel.core.structures.map_settings import MapSettings
 from whimbrel.sim.host import Host
 from whimbrel.sim.profile import MERGE_POLICIES
 from whimbrel.sim.rule import Rule, Sightings
@@ -105,7 +103,8 @@ class MergesAccounted(Rule):
         """E."""
         self._seen = (host, sender, message)
         store = self._store(host, message)
-        self._before = None if store is None else copy.copy(MODELS[MAP_KIND].content(store))
+        content = MODELS[split_namespace(message.namespace)[0]].content
+        self._before = None if store is None else copy.copy(content(store))
         self._was_known = self._is_known(host, sender, message)
 
     def step(self, host: Host) -> None:
@@ -114,10 +113,11 @@ class MergesAccounted(Rule):
             return
         _, sender, message = self._seen
         self._seen = None
-        policy = self.world.plan.settings.structure(MapSettings, message.name).merge_policy
-        exists = host.member.registry.get(MAP_KIND, message.name) is not None
+        kind, name = split_namespace(message.namespace)
+        policy = MODELS[kind].merge_policy(self.world.plan.settings, name)
+        exists = host.member.registry.get(kind, name) is not None
         is_merged = exists and not self._was_known and self._is_known(host, sender, message)
-        problem = MODELS[MAP_KIND].merge_problem(
+        problem = MODELS[kind].merge_problem(
             policy, is_merged, self._before, self._store(host, message), message.chunk
         )
         if problem:
@@ -131,7 +131,7 @@ class MergesAccounted(Rule):
 
     @staticmethod
     def _store(host: Host, message: MergeRequested) -> Store | None:
-        return host.store_at(message.partition_id, namespace_of(MAP_KIND, message.name))
+        return host.store_at(message.partition_id, message.namespace)
 
 
 class MergeSightings(Sightings):
@@ -142,8 +142,10 @@ class MergeSightings(Sightings):
 
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E."""
-        policy = self.world.plan.settings.structure(MapSettings, message.name).merge_policy
-        self.saw(f"merge by {policy}")
+        kind, name = split_namespace(message.namespace)
+        policy = MODELS[kind].merge_policy(self.world.plan.settings, name)
+        if policy in MERGE_POLICIES:
+            self.saw(f"merge by {policy}")
 
     def note(self, host: Host, note: Note) -> None:
         """E: a master yields; is the part that goes on as big as its own?"""

@@ -26,7 +26,7 @@ def promoted_with_data(engine: Engine) -> None:
         if index_in(before, me) > 1 and index_in(after, me) == 0:
             partition = engine.member.dataplane.partitions[pid]
             for namespace in list(partition.fragments):
-                partition.drop(namespace)
+                del partition.fragments[namespace]
         row_changed(pid, before, after, version)
 
     replace(roles, "row_changed", start_empty)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
+from whimbrel.core.ids import split_namespace
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.sim.structures import map as maps
 
@@ -14,4 +15,4 @@ MODELS = {one.model.kind: one.model for one in STRUCTURES if one.model is not No
 
 def content_of(fragment: Fragment) -> Sized:
     """Everything that equal replicas have in common."""
-    return MODELS[fragment.service].content(fragment.store)
+    return MODELS[split_namespace(fragment.namespace)[0]].content(fragment.store)

@@ -19,15 +19,18 @@ from collections.abc import Callable
 from typing import Any
 
 from whimbrel.core.ids import PartitionId, namespace_of
-from whimbrel.core.merging.policies import DISCARD, PASS_THROUGH, PUT_IF_ABSENT
 from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.core.replication.fragments import Store
-from whimbrel.core.structures.map_store import MapStore
-from whimbrel.core.structures.record import RECORD_BYTES, split_key
+from whimbrel.core.settings import CoreSettings
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.history import ABSENT, Ledger, Operation, Outcome, Reply
 from whimbrel.sim.model import StructureModel
 from whimbrel.sim.world import ClientProcess, World
+from whimbrel.structures.map.merging import read_hits
+from whimbrel.structures.map.policies import DISCARD, PASS_THROUGH, PUT_IF_ABSENT
+from whimbrel.structures.map.record import RECORD_BYTES, split_key
+from whimbrel.structures.map.settings import MapSettings
+from whimbrel.structures.map.store import MapStore
 from whimbrel.wire import codec
 from whimbrel.wire.frames import NULL, RawMessage
 
@@ -396,6 +399,11 @@ class MapModel(StructureModel):
         return store_of(store).records
 
     @staticmethod
+    def merge_policy(settings: CoreSettings, name: str) -> str:
+        """See ``StructureModel.merge_policy``."""
+        return settings.structure(MapSettings, name).merge_policy
+
+    @staticmethod
     def merge_problem(
         policy: str, is_merged: bool, before: Any, store: Store | None, chunk: bytes
     ) -> str:
@@ -404,7 +412,7 @@ class MapModel(StructureModel):
         Entries with a time to live or to idle are left out.
         """
         incoming = MapStore()
-        incoming.ingest(chunk)
+        incoming.ingest(chunk[read_hits(chunk)[1] :])
         now = {} if store is None else store_of(store).records
         for key in incoming.records:
             if key not in incoming.timings:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from whimbrel.core.ids import Namespace
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
+from whimbrel.structures.map.service import MapService
 
 LIFE_FACTOR = 50
 
@@ -18,25 +20,25 @@ def events_dropped(engine: Engine) -> None:
 
 def lives_too_long(engine: Engine) -> None:
     """A time to live counts many times over."""
-    maps = engine.member.maps
+    maps = engine.member.service(MapService)
     set_value = maps.set
 
-    def late(partition: PartitionReplica, name: str, *given: Any) -> bytes | None:
+    def late(partition: PartitionReplica, namespace: Namespace, *given: Any) -> bytes | None:
         key, value, reply, *spans = given
         longer_ms = [span * LIFE_FACTOR if span > 0 else span for span in spans[:1]]
-        return set_value(partition, name, key, value, reply, *longer_ms, *spans[1:])
+        return set_value(partition, namespace, key, value, reply, *longer_ms, *spans[1:])
 
     replace(maps, "set", late)
 
 
 def another_value(engine: Engine) -> None:
     """A read of a key returns what another key holds."""
-    maps = engine.member.maps
+    maps = engine.member.service(MapService)
     get = maps.get
     known: dict[bytes, bytes] = {}
 
-    def read(partition: PartitionReplica, name: str, key: Any) -> bytes | None:
-        value = get(partition, name, key)
+    def read(partition: PartitionReplica, namespace: Namespace, key: Any) -> bytes | None:
+        value = get(partition, namespace, key)
         others = [held for one, held in known.items() if one != bytes(key)]
         if value is not None:
             known[bytes(key)] = value
@@ -47,12 +49,12 @@ def another_value(engine: Engine) -> None:
 
 def old_value(engine: Engine) -> None:
     """A read of a key returns what the first read of it returned."""
-    maps = engine.member.maps
+    maps = engine.member.service(MapService)
     get = maps.get
-    first: dict[tuple[str, bytes], bytes | None] = {}
+    first: dict[tuple[Namespace, bytes], bytes | None] = {}
 
-    def read(partition: PartitionReplica, name: str, key: Any) -> bytes | None:
-        return first.setdefault((name, bytes(key)), get(partition, name, key))
+    def read(partition: PartitionReplica, namespace: Namespace, key: Any) -> bytes | None:
+        return first.setdefault((namespace, bytes(key)), get(partition, namespace, key))
 
     replace(maps, "get", read)
 

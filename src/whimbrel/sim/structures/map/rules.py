@@ -20,6 +20,7 @@ from whimbrel.sim.structures.map.model import (
     MapScan,
 )
 from whimbrel.sim.world import ClientProcess, World
+from whimbrel.structures.map.service import MapService
 
 EVENT_US = 5_000_000
 """A listener hears of a change within this span, in a window without faults."""
@@ -102,7 +103,7 @@ class FreshReads(Rule):
         """Look at the reads of a fresh process."""
         if not self.world.plan.settings.stale_read_disabled:
             return
-        maps = host.member.maps
+        maps = host.member.service(MapService)
         get = maps.get
 
         def probed_get(partition: PartitionReplica, *arguments: Any) -> bytes | None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Final, Self
 
 import msgspec
 from msgspec import Meta
 
-from whimbrel.core.merging.policies import NAME_LENGTH_MAX, PUT_IF_ABSENT, resolve
-from whimbrel.core.settings import PartitionedSettings
+from whimbrel.core.ids import Namespace, split_namespace
+from whimbrel.core.settings import CoreSettings, PartitionedSettings
 from whimbrel.errors import UsageError
+from whimbrel.structures.map.policies import NAME_LENGTH_MAX, PUT_IF_ABSENT, resolve
 
+NAME: Final = "map"
+"""Of the kind."""
 LIFETIME_MAX_S = 100 * 31_536_000
 
 
 class MapSettings(PartitionedSettings, frozen=True):
     """Settings of the maps whose name fits ``pattern``."""
 
-    kind: ClassVar[str] = "map"
+    kind: ClassVar[str] = NAME
 
     time_to_live_s: Annotated[
         int,
@@ -43,7 +46,7 @@ class MapSettings(PartitionedSettings, frozen=True):
             description="What becomes of the smaller part's entries after a split",
         ),
     ] = PUT_IF_ABSENT
-    """A name that ``core.merging.policies`` knows."""
+    """A name that ``policies`` knows."""
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """A policy that nobody knows would be found out in the middle of a merge."""
@@ -56,3 +59,8 @@ class MapSettings(PartitionedSettings, frozen=True):
     def normal(self) -> Self:
         """With the policy's short name."""
         return msgspec.structs.replace(self, merge_policy=resolve(self.merge_policy))
+
+
+def settings_of(settings: CoreSettings, namespace: Namespace) -> MapSettings:
+    """The settings of a map."""
+    return settings.structure(MapSettings, split_namespace(namespace)[1])

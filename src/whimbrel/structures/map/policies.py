@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from whimbrel.core.structures.record import EntryView
 from whimbrel.errors import UsageError
+from whimbrel.structures.map.record import EntryView
 
 MergePolicy = Callable[[EntryView | None, EntryView], bytes | None]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from whimbrel.core.structures.map_store import GivenUp, KeyCursor, MapStore
-from whimbrel.core.structures.record import EntryView
+from whimbrel.structures.map.record import EntryView
+from whimbrel.structures.map.store import GivenUp, MapStore
 
 
 class CountingMapStore(MapStore):
@@ -52,13 +52,6 @@ class CountingMapStore(MapStore):
         """See ``MapStore.remove``; a later entry of that key counts anew."""
         self.hits.pop(key, None)
         return super().remove(key)
-
-    def export(self, cursor: KeyCursor, bytes_max: int) -> tuple[bytes, int, bool]:
-        """See ``MapStore.export``; with the hits of its entries."""
-        keys, begin = cursor.keys, cursor.position
-        chunk, count, last = super().export(cursor, bytes_max)
-        cursor.hits = tuple(self.hits.get(key, 0) for key in keys[begin : begin + count])
-        return chunk, count, last
 
     def release(self) -> GivenUp | None:
         """See ``MapStore.release``."""

@@ -12,17 +12,21 @@ come. ``put_all`` waits with its last entry only: backups are acknowledged in or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, cast
 
-from whimbrel.core.ids import namespace_of
+from whimbrel.core.ids import Namespace
+from whimbrel.core.kinds import StructureService
+from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
-from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
 from whimbrel.core.replication.outbox import PendingReply, Reply
-from whimbrel.core.structures.counting_store import CountingMapStore
-from whimbrel.core.structures.map_settings import MapSettings
-from whimbrel.core.structures.map_store import MapStore
-from whimbrel.core.structures.record import (
+from whimbrel.errors import UsageError
+from whimbrel.serialization.data import DATA_HEADER_BYTES
+from whimbrel.structures.map.counting_store import CountingMapStore
+from whimbrel.structures.map.merging import Decide, Merger, make_chunk
+from whimbrel.structures.map.policies import HIGHER_HITS
+from whimbrel.structures.map.record import (
     HASH_BYTES,
     ORDINARY_KEY,
     RECORD_BYTES,
@@ -34,10 +38,9 @@ from whimbrel.core.structures.record import (
     split_key,
     stored_key,
 )
-from whimbrel.errors import UsageError
-from whimbrel.serialization.data import DATA_HEADER_BYTES
+from whimbrel.structures.map.settings import NAME, settings_of
+from whimbrel.structures.map.store import KeyCursor, MapStore
 
-SERVICE: Final = "map"
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Key and value of one entry together; larger ones would stall a member's other partitions."""
 SWEEP_PARTITIONS_MIN: Final = 16
@@ -58,78 +61,78 @@ EVICTED: Final = 8
 EXPIRED: Final = 16
 MERGED: Final = 128
 
-Event = tuple[str, int, bytes, bytes | None, bytes | None]
-"""(map, flag, key Data, value, old value). There is none for a partition's share of a clear or an
-evictAll: whoever gathers the shares tells listeners, once for the map."""
+"""Flags of events. There is none for a partition's share of a clear or an evictAll: whoever gathers
+the shares tells listeners, once for the map."""
 
 
-class MapService:
+class MapService(StructureService):
     """All maps of a member.
 
     Attributes:
-        listened: Map name to anything true while somebody listens to it; kept by the serving layer.
-        events: What happened in maps that are listened to; the serving layer takes it out.
         expired: Entries swept so far.
+        merger: Merges entries after a split.
     """
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._holdings = plane.holdings
-        self._outgoing = plane.outgoing
-        self.listened: dict[str, int] = {}
-        self.events: list[Event] = []
-        self.expired = 0
-        self._ctx = plane.ctx
-        self._limits: dict[str, tuple[int, int]] = {}
-        self._sweep_at = 0
-        self._holdings.register(SERVICE, self._new_store, self._backup_counts)
+    kind_name = NAME
 
-    def _new_store(self, name: str) -> MapStore:
+    def __init__(self, plane: DataPlane) -> None:
+        super().__init__(plane)
+        self._listened = self._events.listened
+        self._happened = self._events.happened
+        self.expired = 0
+        self.merger = Merger(self._ctx, self._merge_entry)
+        self._limits: dict[Namespace, tuple[int, int]] = {}
+        self._sweep_at = 0
+
+    def new_store(self, namespace: Namespace) -> MapStore:
         """An empty store; one that counts reads where the merge policy compares them."""
-        if self._ctx.settings.structure(MapSettings, name).merge_policy == "HigherHits":
+        if settings_of(self._ctx.settings, namespace).merge_policy == HIGHER_HITS:
             return CountingMapStore(self._holdings.deferred.take)
         return MapStore(self._holdings.deferred.take)
 
-    def _backup_counts(self, name: str) -> tuple[int, int]:
-        settings = self._ctx.settings.structure(MapSettings, name)
-        return settings.backup_count, settings.async_backup_count
-
-    def _find_limits(self, name: str) -> tuple[int, int]:
+    def _find_limits(self, namespace: Namespace) -> tuple[int, int]:
         """The configured (time to live, idle span) of a map in ms, remembered; 0 for none."""
-        settings = self._ctx.settings.structure(MapSettings, name)
+        settings = settings_of(self._ctx.settings, namespace)
         limits = (settings.time_to_live_s * 1000, settings.max_idle_s * 1000)
-        self._limits[name] = limits
+        self._limits[namespace] = limits
         return limits
+
+    def destroyed(self, namespace: Namespace) -> None:
+        """See ``StructureService.destroyed``."""
+        self._limits.pop(namespace, None)
 
     # -- reading one key ------------------------------------------------------------------
 
-    def get(self, partition: PartitionReplica, name: str, key: bytes) -> bytes | None:
+    def get(self, partition: PartitionReplica, namespace: Namespace, key: bytes) -> bytes | None:
         """The value, or None."""
-        fragment = partition.maps.get(name)
+        fragment = partition.fragments.get(namespace)
         if fragment is None:
             return None
         store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
         stored = key[SHORT_AT:] if key.startswith(ORDINARY_KEY) else stored_key(key)
         return store.get(stored, self._ctx.wall_ms)
 
-    def contains_key(self, partition: PartitionReplica, name: str, key: bytes) -> bool:
+    def contains_key(self, partition: PartitionReplica, namespace: Namespace, key: bytes) -> bool:
         """Whether the key is there."""
-        store = self._store(partition, name)
+        store = self._store(partition, namespace)
         return store is not None and store.contains(stored_key(key), self._ctx.wall_ms)
 
     def get_all(
-        self, partition: PartitionReplica, name: str, keys: Iterable[bytes]
+        self, partition: PartitionReplica, namespace: Namespace, keys: Iterable[bytes]
     ) -> list[tuple[bytes, bytes]]:
         """(key, value) of those keys that are there."""
-        store = self._store(partition, name)
+        store = self._store(partition, namespace)
         if store is None:
             return []
         now_ms = self._ctx.wall_ms
         found = [(key, store.get(stored_key(key), now_ms)) for key in keys]
         return [(key, value) for key, value in found if value is not None]
 
-    def entry_view(self, partition: PartitionReplica, name: str, key: bytes) -> EntryView | None:
+    def entry_view(
+        self, partition: PartitionReplica, namespace: Namespace, key: bytes
+    ) -> EntryView | None:
         """Everything known about an entry, or None."""
-        store = self._store(partition, name)
+        store = self._store(partition, namespace)
         return None if store is None else store.entry_view(stored_key(key), self._ctx.wall_ms)
 
     # -- changing one key ------------------------------------------------------------------
@@ -137,7 +140,7 @@ class MapService:
     def put(
         self,
         partition: PartitionReplica,
-        name: str,
+        namespace: Namespace,
         key: bytes,
         value: bytes,
         reply: Reply,
@@ -145,13 +148,13 @@ class MapService:
         max_idle_ms: int = DEFAULT_SPAN,
     ) -> bytes | None:
         """Store a value; the former one or None. Errors are those of ``set``."""
-        old = self.set(partition, name, key, value, reply, ttl_ms, max_idle_ms)
+        old = self.set(partition, namespace, key, value, reply, ttl_ms, max_idle_ms)
         return None if old is None else old[RECORD_BYTES:]
 
     def set(
         self,
         partition: PartitionReplica,
-        name: str,
+        namespace: Namespace,
         key: bytes,
         value: bytes,
         reply: Reply,
@@ -167,10 +170,10 @@ class MapService:
         """
         if len(key) + len(value) > ENTRY_BYTES_MAX:
             raise too_large(key, value)
-        fragment = partition.maps.get(name)
+        fragment = partition.fragments.get(namespace)
         if fragment is None or not partition.writable or self._outgoing.must_ask:
-            self._outgoing.admit(partition, SERVICE, name)
-            fragment = self._holdings.begin(partition, namespace_of(SERVICE, name))
+            self._outgoing.admit(partition, namespace)
+            fragment = self._holdings.begin(partition, namespace)
         store: MapStore = fragment.store  # type: ignore[assignment]  # a cast costs on this path
         now_ms = self._ctx.wall_ms
         key_hash = b""
@@ -179,7 +182,7 @@ class MapService:
         else:
             stored = key[SHORT_AT:]
         timing = b""
-        limits = self._limits.get(name) or self._find_limits(name)
+        limits = self._limits.get(namespace) or self._find_limits(namespace)
         if ttl_ms > 0 or max_idle_ms > 0 or limits != NO_LIMITS:
             timing = make_timing(
                 limits[0] if ttl_ms < 0 else ttl_ms,
@@ -190,16 +193,16 @@ class MapService:
             self._reap(partition, fragment, stored)
         old, operation = store.put(stored, value, now_ms, timing, key_hash)
         self._holdings.change(partition, fragment, operation, reply)
-        if self.listened and self.listened.get(name):
+        if self._listened and self._listened.get(namespace):
             flag = ADDED if old is None else UPDATED
             former = None if old is None else old[RECORD_BYTES:]
-            self.events.append((name, flag, store.key_data(stored), value, former))
+            self._happened.append((namespace, flag, store.key_data(stored), value, former))
         return old
 
     def put_if_absent(
         self,
         partition: PartitionReplica,
-        name: str,
+        namespace: Namespace,
         key: bytes,
         value: bytes,
         reply: Reply,
@@ -207,78 +210,100 @@ class MapService:
         max_idle_ms: int = DEFAULT_SPAN,
     ) -> bytes | None:
         """Store a value unless there is one: that one is returned, None when stored."""
-        self._outgoing.admit(partition, SERVICE, name)
-        present = self.get(partition, name, key)
+        self._outgoing.admit(partition, namespace)
+        present = self.get(partition, namespace, key)
         if present is None:
-            self.set(partition, name, key, value, reply, ttl_ms, max_idle_ms)
+            self.set(partition, namespace, key, value, reply, ttl_ms, max_idle_ms)
         return present
 
     def replace(
-        self, partition: PartitionReplica, name: str, key: bytes, value: bytes, reply: Reply
+        self,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        key: bytes,
+        value: bytes,
+        reply: Reply,
     ) -> bytes | None:
         """Store a value only where there is one: the former one, None when nothing was there."""
-        self._outgoing.admit(partition, SERVICE, name)
-        if self.get(partition, name, key) is None:
+        self._outgoing.admit(partition, namespace)
+        if self.get(partition, namespace, key) is None:
             return None
-        return self.put(partition, name, key, value, reply)
+        return self.put(partition, namespace, key, value, reply)
 
     def replace_if_same(
         self,
         partition: PartitionReplica,
-        name: str,
+        namespace: Namespace,
         key: bytes,
         expected: bytes,
         value: bytes,
         reply: Reply,
     ) -> bool:
         """Store a value only where the present one equals ``expected``."""
-        is_same = self._is_same(partition, name, key, expected)
+        is_same = self._is_same(partition, namespace, key, expected)
         if is_same:
-            self.set(partition, name, key, value, reply)
+            self.set(partition, namespace, key, value, reply)
         return is_same
 
     def remove(
-        self, partition: PartitionReplica, name: str, key: bytes, reply: Reply, flag: int = REMOVED
+        self,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        key: bytes,
+        reply: Reply,
+        flag: int = REMOVED,
     ) -> bytes | None:
         """Remove a key, told as REMOVED or EVICTED; its value or None."""
-        self._outgoing.admit(partition, SERVICE, name)
-        fragment = partition.maps.get(name)
+        self._outgoing.admit(partition, namespace)
+        fragment = partition.fragments.get(namespace)
         if fragment is None:
             return None
         store = cast("MapStore", fragment.store)
         stored = stored_key(key)
         if store.timings:
             self._reap(partition, fragment, stored)
-        data = store.key_data(stored) if self.listened else key
+        data = store.key_data(stored) if self._listened else key
         record, operation = store.remove(stored)
         if record is None:
             return None
         self._holdings.change(partition, fragment, operation, reply)
         value = record[RECORD_BYTES:]
-        self._tell((name, flag, data, None, value))
+        self._events.tell((namespace, flag, data, None, value))
         return value
 
     def remove_if_same(
-        self, partition: PartitionReplica, name: str, key: bytes, expected: bytes, reply: Reply
+        self,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        key: bytes,
+        expected: bytes,
+        reply: Reply,
     ) -> bool:
         """Remove a key only where its value equals ``expected``."""
-        is_same = self._is_same(partition, name, key, expected)
+        is_same = self._is_same(partition, namespace, key, expected)
         if is_same:
-            self.remove(partition, name, key, reply)
+            self.remove(partition, namespace, key, reply)
         return is_same
 
-    def _is_same(self, partition: PartitionReplica, name: str, key: bytes, expected: bytes) -> bool:
+    def _is_same(
+        self, partition: PartitionReplica, namespace: Namespace, key: bytes, expected: bytes
+    ) -> bool:
         """Whether a key that may be written has this value."""
-        self._outgoing.admit(partition, SERVICE, name)
-        present = self.get(partition, name, key)
+        self._outgoing.admit(partition, namespace)
+        present = self.get(partition, namespace, key)
         return present is not None and same_value(present, expected)
 
     def set_ttl(
-        self, partition: PartitionReplica, name: str, key: bytes, ttl_ms: int, reply: Reply
+        self,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        key: bytes,
+        ttl_ms: int,
+        reply: Reply,
     ) -> bool:
         """Give an entry another time to live from now on, 0 for ever; whether the key is there."""
-        self._outgoing.admit(partition, SERVICE, name)
-        fragment = partition.maps.get(name)
+        self._outgoing.admit(partition, namespace)
+        fragment = partition.fragments.get(namespace)
         if fragment is None:
             return False
         store = cast("MapStore", fragment.store)
@@ -286,7 +311,7 @@ class MapService:
         timing = store.timings.get(stored)
         idle_ms = 0 if timing is None else TIMING.unpack(timing)[2]
         if ttl_ms < 0:
-            ttl_ms = self._find_limits(name)[0]
+            ttl_ms = self._find_limits(namespace)[0]
         operation = store.set_timing(stored, ttl_ms, idle_ms, self._ctx.wall_ms)
         if operation is None:
             return False
@@ -296,7 +321,7 @@ class MapService:
     def put_all(
         self,
         partition: PartitionReplica,
-        name: str,
+        namespace: Namespace,
         entries: Sequence[tuple[bytes, bytes]],
         reply: Reply,
     ) -> None:
@@ -304,39 +329,39 @@ class MapService:
 
         Errors are those of ``set``; where one of the entries is wrong none is stored.
         """
-        self._outgoing.admit(partition, SERVICE, name)
+        self._outgoing.admit(partition, namespace)
         for key, value in entries:
             if len(key) < DATA_HEADER_BYTES or len(key) + len(value) > ENTRY_BYTES_MAX:
                 split_key(key)
                 raise too_large(key, value)
         last = len(entries) - 1
         for position, (key, value) in enumerate(entries):
-            self.set(partition, name, key, value, reply if position == last else None)
+            self.set(partition, namespace, key, value, reply if position == last else None)
+
+    # -- after a split --------------------------------------------------------------------
+
+    def leftover_chunk(self, store: Store, cursor: KeyCursor, bytes_max: int) -> tuple[bytes, int]:
+        """See ``StructureService.leftover_chunk``; with the hits where they are counted."""
+        return make_chunk(cast("MapStore", store), cursor, bytes_max)
 
     def merge(
+        self, partition: PartitionReplica, namespace: Namespace, chunk: bytes, reply: PendingReply
+    ) -> MergeCounts:
+        """See ``StructureService.merge``; by the map's policy."""
+        return self.merger.merge(partition, namespace, chunk, reply)
+
+    def _merge_entry(
         self,
         partition: PartitionReplica,
-        name: str,
+        namespace: Namespace,
         stored: bytes,
         incoming: MapStore,
-        decide: Callable[[EntryView | None, EntryView], bytes | None],
+        decide: Decide,
         reply: PendingReply,
     ) -> str:
-        """Merge one entry of a part of a split cluster; limits on its life go on as they were.
-
-        Args:
-            partition: The key's partition, writable.
-            name: The map.
-            stored: Stored key of the entry in ``incoming``.
-            incoming: Holds the merging entry.
-            decide: The value to keep, or None to leave what is there.
-            reply: Waits for the backups of the change.
-
-        Returns:
-            What became of the entry: a field of ``MergeCounts``.
-        """
-        self._outgoing.admit(partition, SERVICE, None)
-        fragment = self._holdings.begin(partition, namespace_of(SERVICE, name))
+        """Merge one entry; limits on its life go on as they were. See ``merging.MergeEntry``."""
+        self._outgoing.admit(partition, None)
+        fragment = self._holdings.begin(partition, namespace)
         store = cast("MapStore", fragment.store)
         now_ms = self._ctx.wall_ms
         merging = incoming.entry_view(stored, now_ms)
@@ -354,42 +379,38 @@ class MapService:
         taken = value if not same_value(value, merging.value) else None
         operation = store.put_merged(stored, incoming, taken, now_ms)
         self._holdings.change(partition, fragment, operation, reply)
-        self._tell((name, MERGED, store.key_data(stored), value, old))
+        self._events.tell((namespace, MERGED, store.key_data(stored), value, old))
         return "added" if old is None else "replaced"
 
     # -- whole maps -----------------------------------------------------------------------
 
-    def size(self, partitions: Iterable[PartitionReplica], name: str) -> int:
-        """Entries in these partitions, expired ones not counted."""
-        return sum(self._size(partition, name) for partition in partitions)
-
-    def key_set(self, partitions: Iterable[PartitionReplica], name: str) -> list[bytes]:
+    def key_set(self, partitions: Iterable[PartitionReplica], namespace: Namespace) -> list[bytes]:
         """The keys in these partitions."""
-        return [key for key, _ in self.entries(partitions, name)]
+        return [key for key, _ in self.entries(partitions, namespace)]
 
-    def values(self, partitions: Iterable[PartitionReplica], name: str) -> list[bytes]:
+    def values(self, partitions: Iterable[PartitionReplica], namespace: Namespace) -> list[bytes]:
         """The values in these partitions."""
-        return [value for _, value in self.entries(partitions, name)]
+        return [value for _, value in self.entries(partitions, namespace)]
 
     def entries(
-        self, partitions: Iterable[PartitionReplica], name: str
+        self, partitions: Iterable[PartitionReplica], namespace: Namespace
     ) -> Iterator[tuple[bytes, bytes]]:
         """The entries in these partitions; no change may come between."""
         now_ms = self._ctx.wall_ms
-        for store in self._stores(partitions, name):
+        for store in self._stores(partitions, namespace):
             yield from store.entries(now_ms)
 
     def contains_value(
-        self, partitions: Iterable[PartitionReplica], name: str, value: bytes
+        self, partitions: Iterable[PartitionReplica], namespace: Namespace, value: bytes
     ) -> bool:
         """Whether some entry in these partitions has an equal value."""
         wanted = value[HASH_BYTES:]
-        return any(found[HASH_BYTES:] == wanted for _, found in self.entries(partitions, name))
+        return any(found[HASH_BYTES:] == wanted for _, found in self.entries(partitions, namespace))
 
-    def clear(self, partition: PartitionReplica, name: str, reply: Reply) -> int:
+    def clear(self, partition: PartitionReplica, namespace: Namespace, reply: Reply) -> int:
         """Remove or evict everything in a partition; how many entries that were."""
-        self._outgoing.admit(partition, SERVICE, name)
-        fragment = partition.maps.get(name)
+        self._outgoing.admit(partition, namespace)
+        fragment = partition.fragments.get(namespace)
         if fragment is None or not len(fragment.store):
             return 0
         store = cast("MapStore", fragment.store)
@@ -398,26 +419,13 @@ class MapService:
         return count
 
     def fetch_entries(
-        self, partition: PartitionReplica, name: str, cursor: int, count: int
+        self, partition: PartitionReplica, namespace: Namespace, cursor: int, count: int
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
         """The next entries of a walk; see ``MapStore.scan``."""
-        store = self._store(partition, name)
+        store = self._store(partition, namespace)
         if store is None:
             return -1, []
         return store.scan(cursor, max(1, count), self._ctx.wall_ms)
-
-    def memory(self, partitions: Iterable[PartitionReplica], name: str) -> tuple[int, int]:
-        """(entries held, bytes of keys and values) in these partitions."""
-        entries = size = 0
-        for store in self._stores(partitions, name):
-            entries += len(store)
-            size += store.bytes_used
-        return entries, size
-
-    def destroy(self, name: str, generation: int) -> None:
-        """Forget what a map held on this member before its destruction of this number."""
-        self._holdings.destroy(namespace_of(SERVICE, name), generation)
-        self._limits.pop(name, None)
 
     # -- expiry ---------------------------------------------------------------------------
 
@@ -435,8 +443,10 @@ class MapService:
                 break
             partition = partitions[self._sweep_at]
             self._sweep_at = (self._sweep_at + 1) % count
-            for fragment in partition.maps.values():
-                store = cast("MapStore", fragment.store)
+            for fragment in partition.fragments.values():
+                store = fragment.store
+                if not isinstance(store, MapStore):
+                    continue
                 store.forget_idle_scan(wall_ms)
                 if not partition.writable or not store.timings:
                     continue
@@ -452,9 +462,9 @@ class MapService:
             self._expire(partition, fragment, key, value, operation)
         return len(gone)
 
-    def _size(self, partition: PartitionReplica, name: str) -> int:
+    def size(self, partition: PartitionReplica, namespace: Namespace) -> int:
         """Entries that are not expired: sweeping first is cheaper than looking at each entry."""
-        fragment = partition.maps.get(name)
+        fragment = partition.fragments.get(namespace)
         if fragment is None:
             return 0
         store = cast("MapStore", fragment.store)
@@ -485,21 +495,19 @@ class MapService:
     ) -> None:
         self._holdings.change(partition, fragment, operation, None)
         self.expired += 1
-        self._tell((fragment.name, EXPIRED, key, None, value))
+        self._events.tell((fragment.namespace, EXPIRED, key, None, value))
 
     # -- inside ---------------------------------------------------------------------------
 
-    def _tell(self, event: Event) -> None:
-        if self.listened.get(event[0]):
-            self.events.append(event)
-
-    def _store(self, partition: PartitionReplica, name: str) -> MapStore | None:
-        fragment = partition.maps.get(name)
+    def _store(self, partition: PartitionReplica, namespace: Namespace) -> MapStore | None:
+        fragment = partition.fragments.get(namespace)
         return None if fragment is None else cast("MapStore", fragment.store)
 
-    def _stores(self, partitions: Iterable[PartitionReplica], name: str) -> Iterator[MapStore]:
+    def _stores(
+        self, partitions: Iterable[PartitionReplica], namespace: Namespace
+    ) -> Iterator[MapStore]:
         for partition in partitions:
-            fragment = partition.maps.get(name)
+            fragment = partition.fragments.get(namespace)
             if fragment is not None:
                 yield cast("MapStore", fragment.store)
 

@@ -1,30 +1,31 @@
-"""Requests to maps that belong to one partition: single keys, bulk calls, iteration.
+"""Requests to maps that belong to one partition: single keys, bulk calls, iteration, listeners.
 
 Knows how each map request's fields become a call of the map service and how its result becomes a
 response. The few requests that make up nearly all traffic have short cuts (``wire.fast_codec``),
 the others go through the table codec.
-
-A write is answered when its synchronous backups have it. Where the settings say so, a backup-aware
-client that has its backup listener on this connection is answered at once with the number of
-acknowledgements it will get (docs/design/0001, decision 7); for everybody else we wait ourselves.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from whimbrel.core.registry import MAP_KIND
+from whimbrel.core.ids import Namespace
+from whimbrel.core.kinds import StructureKind
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.core.structures.map_service import EVICTED
-from whimbrel.core.structures.record import EntryView
-from whimbrel.errors import ProtocolError, UsageError
-from whimbrel.serving.handlers_client import ClientHandlers, answer, check_name
-from whimbrel.serving.operations import Effect, Operation, RunInPartition, Scope
+from whimbrel.errors import UsageError
+from whimbrel.serving.handlers_events import register, remover
+from whimbrel.serving.listeners import GRID, Listener
+from whimbrel.serving.operations import Effect, Operation, RunInPartition, RunOnConnection, Scope
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
+from whimbrel.serving.structure_handlers import Read, StructureHandlers, Write
+from whimbrel.structures.map.listening import ADD_LOST, ENCODERS, encode_lost, wants
+from whimbrel.structures.map.record import EntryView
+from whimbrel.structures.map.service import EVICTED, MapService
+from whimbrel.structures.map.settings import NAME
+from whimbrel.structures.map.whole import WholeMaps
 from whimbrel.wire.codec import decode_request
 from whimbrel.wire.custom_types import SimpleEntryView
 from whimbrel.wire.fast_codec import (
@@ -33,41 +34,27 @@ from whimbrel.wire.fast_codec import (
     decode_key_request,
     decode_put_request,
     empty_response,
-    with_backup_acks,
 )
 from whimbrel.wire.field_codec import Fields
-from whimbrel.wire.frames import BACKUP_AWARE, RawMessage
+from whimbrel.wire.frames import RawMessage
 
 INT_MAX = 2**31 - 1
-NAMES_CACHED_MAX = 10_000
-"""Map names kept decoded; the cache starts again beyond that."""
 FETCH_BATCH_MAX = 10_000
 """Most entries of one fetchKeys or fetchEntries, whatever the client asks for."""
 LARGE_VALUE_BYTES = 4096
 """Values from this size on count towards the limit of reply bytes per turn."""
 
-_ACK_TO = struct.Struct("<16sq")
-"""Where backups send their acknowledgement: client uuid and correlation id of the call."""
 
-Run = Callable[[PartitionReplica, str, Fields], dict[str, Any]]
-Write = Callable[[PartitionReplica, str, Fields, PendingReply], object]
+class MapHandlers(StructureHandlers):
+    """The map service's requests, as clients see them."""
 
-
-class MapHandlers:
-    """The map service's requests to one partition, as clients see them."""
-
-    def __init__(self, server: Server, clients: ClientHandlers) -> None:
+    def __init__(self, server: Server, kind: StructureKind) -> None:
         """Begin with no map in use."""
-        self._server = server
-        self._clients = clients
-        self._maps = server.maps
-        self._aware_flag = BACKUP_AWARE if server.ctx.settings.backup_acks_to_client else 0
-        """The flag of requests whose client counts acknowledgements itself; 0 where nobody does."""
-        self._names: dict[bytes, str] = {}
-        self._used: dict[str, None] = {}
+        super().__init__(server, kind)
+        self._maps = server.member.service(MapService)
 
-    def operations(self) -> list[Operation[RunInPartition]]:
-        """Every request to one partition that is offered."""
+    def operations(self) -> list[Operation[Any]]:
+        """See ``StructureHandlers.operations``."""
         reads: dict[str, RunInPartition] = {
             "get": self._get,
             "containsKey": self._contains_key,
@@ -80,75 +67,61 @@ class MapHandlers:
             "delete": self._delete,
             **self._writes(),
         }
-        return [
-            Operation(f"Map.{name}", MAP_KIND, Scope.PARTITION, effect, run)
+        remove = remover(self._server)
+        listening: dict[str, RunOnConnection] = {
+            "Map.addEntryListener": self._listen,
+            "Map.addEntryListenerToKey": self._listen,
+            "Map.removeEntryListener": remove,
+            ADD_LOST: self._listen_to_losses,
+            "Map.removePartitionLostListener": remove,
+        }
+        whole = WholeMaps(self._server, self._maps)
+        rows: list[Operation[Any]] = [
+            Operation(f"Map.{name}", NAME, Scope.PARTITION, effect, run)
             for effect, runs in ((Effect.READ, reads), (Effect.WRITE, writes))
             for name, run in runs.items()
         ]
+        rows += whole.shares()
+        for method, effect, share, make, argument in whole.calls():
+            asking = self._asking(share, make, argument)
+            rows.append(Operation(f"Map.{method}", NAME, Scope.ALL_PARTITIONS, effect, asking))
+        rows.append(Operation("Map.flush", NAME, Scope.CONNECTION, Effect.WRITE, self._flush))
+        rows += [
+            Operation(name, NAME, Scope.CONNECTION, Effect.NEUTRAL, run)
+            for name, run in listening.items()
+        ]
+        return rows
 
-    # -- names ----------------------------------------------------------------------------
+    def _flush(self, connection: Connection, message: RawMessage) -> None:
+        """There is no store behind a map to flush to."""
+        self._server.deliver(connection, empty_response(message[4], message[5], 0))
 
-    def _name(self, raw: bytes) -> str:
-        """The map's name; decoded once."""
-        name = self._names.get(raw)
-        if name is None:
-            try:
-                name = raw.decode()
-            except UnicodeDecodeError as error:
-                raise ProtocolError("a map's name is not UTF-8", reason="name") from error
-            check_name(name)
-            if len(self._names) >= NAMES_CACHED_MAX:
-                self._names.clear()
-            self._names[raw] = name
-        return name
+    # -- listeners ------------------------------------------------------------------------
 
-    def _use(self, name: str) -> None:
-        """A map is written: see to it that every member knows that it exists."""
-        if name not in self._used:
-            self._clients.ensure_map(name)
-            self._used[name] = None
+    def _listen(self, connection: Connection, message: RawMessage) -> None:
+        name, fields = decode_request(message)
+        listener = Listener(
+            connection,
+            message[5],
+            self._named(fields["name"]),
+            ENCODERS[name, fields["include_value"]],
+            fields["local_only"],
+            wants(fields["listener_flags"], fields.get("key")),
+        )
+        register(self._server, listener, message)
 
-    def forget(self, name: str) -> None:
-        """The map was destroyed: its next use creates it again."""
-        self._used.pop(name, None)
-
-    # -- replies to writes ----------------------------------------------------------------
-
-    def _begin(self, origin: Origin, message: RawMessage) -> PendingReply:
-        """Who waits for the changes of a request, and whom backups shall tell."""
-        reply = PendingReply(origin)
-        if message[7] & self._aware_flag:
-            self._aim(reply, origin, message)
-        return reply
-
-    def _aim(self, reply: PendingReply, origin: Origin, message: RawMessage) -> None:
-        """Have backups tell a backup-aware client themselves, if it listens on this connection."""
-        if (
-            isinstance(origin, Connection)
-            and origin.backup_correlation is not None
-            and origin.client_id is not None
-        ):
-            reply.ack_to = _ACK_TO.pack(origin.client_id, message[5])
-
-    def _finish(
-        self, origin: Origin, message: RawMessage, reply: PendingReply, response: bytes
-    ) -> None:
-        """Answer a write now, or when its backups are done."""
-        acks = reply.remaining
-        if acks <= 0:
-            self._server.deliver(origin, response)
-        elif reply.ack_to:
-            reply.payload = message[5]
-            self._server.deliver(origin, with_backup_acks(response, acks))
-        else:
-            reply.payload = response
-            origin.in_flight += 1
+    def _listen_to_losses(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        concerns = partial(self._has_lost, self._named(fields["name"]))
+        only_here = fields["local_only"]
+        listener = Listener(connection, message[5], GRID, encode_lost, only_here, concerns)
+        register(self._server, listener, message)
 
     # -- single keys, short cuts ----------------------------------------------------------
 
     def _get(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])
-        value = self._maps.get(partition, self._names.get(raw) or self._name(raw), key)
+        value = self._maps.get(partition, self._namespaces.get(raw) or self._namespace(raw), key)
         origin.out.append(data_response(message[4], message[5], 0, value))
         if value is not None and len(value) > LARGE_VALUE_BYTES:
             origin.out_bytes += len(value)
@@ -159,84 +132,60 @@ class MapHandlers:
         self, origin: Origin, partition: PartitionReplica, message: RawMessage
     ) -> None:
         raw, key = decode_key_request(message[0], message[3])
-        found = self._maps.contains_key(partition, self._name(raw), key)
+        found = self._maps.contains_key(partition, self._namespace(raw), key)
         self._server.deliver(origin, bool_response(message[4], message[5], 0, found))
 
     def _put(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key, value, ttl_ms = decode_put_request(message[0], message[3])
-        name = self._names.get(raw) or self._name(raw)
-        if name not in self._used:
-            self._use(name)
+        namespace = self._namespaces.get(raw) or self._namespace(raw)
+        if namespace not in self._used:
+            self._use(namespace)
         reply = self._begin(origin, message)
-        old = self._maps.put(partition, name, key, value, reply, ttl_ms)
+        old = self._maps.put(partition, namespace, key, value, reply, ttl_ms)
         self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
 
     def _set(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key, value, ttl_ms = decode_put_request(message[0], message[3])
-        name = self._names.get(raw) or self._name(raw)
-        if name not in self._used:
-            self._use(name)
+        namespace = self._namespaces.get(raw) or self._namespace(raw)
+        if namespace not in self._used:
+            self._use(namespace)
         reply = self._begin(origin, message)
-        self._maps.set(partition, name, key, value, reply, ttl_ms)
+        self._maps.set(partition, namespace, key, value, reply, ttl_ms)
         self._finish(origin, message, reply, empty_response(message[4], message[5], 0))
 
     def _remove(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])
         reply = self._begin(origin, message)
-        old = self._maps.remove(partition, self._name(raw), key, reply)
+        old = self._maps.remove(partition, self._namespace(raw), key, reply)
         self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
 
     def _delete(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])
         reply = self._begin(origin, message)
-        gone = self._maps.remove(partition, self._name(raw), key, reply) is not None
+        gone = self._maps.remove(partition, self._namespace(raw), key, reply) is not None
         self._finish(origin, message, reply, bool_response(message[4], message[5], 0, gone))
 
-    # -- single keys by the table ---------------------------------------------------------
+    # -- by the table ---------------------------------------------------------------------
 
-    def _reading(self, run: Run) -> RunInPartition:
-        def read(origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
-            _, fields = decode_request(message)
-            check_name(fields["name"])
-            data = answer(message, **run(partition, fields["name"], fields))
-            self._server.deliver(origin, data)
-
-        return read
-
-    def _writing(self, run: Write, *, is_silent: bool = False) -> RunInPartition:
-        """A write, whose response has one field or none."""
-
-        def write(origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
-            _, fields = decode_request(message)
-            name = fields["name"]
-            check_name(name)
-            self._use(name)
-            reply = self._begin(origin, message)
-            result = run(partition, name, fields, reply)
-            values = {} if is_silent else {"response": result}
-            self._finish(origin, message, reply, answer(message, **values))
-
-        return write
-
-    def _reads(self) -> dict[str, Run]:
+    def _reads(self) -> dict[str, Read]:
         maps = self._maps
 
-        def get_all(partition: PartitionReplica, name: str, f: Fields) -> dict[str, Any]:
-            return {"response": maps.get_all(partition, name, f["keys"])}
+        def get_all(p: PartitionReplica, n: Namespace, f: Fields) -> dict[str, Any]:
+            return {"response": maps.get_all(p, n, f["keys"])}
 
-        def entry_view(partition: PartitionReplica, name: str, f: Fields) -> dict[str, Any]:
-            view = maps.entry_view(partition, name, f["key"])
+        def entry_view(p: PartitionReplica, n: Namespace, f: Fields) -> dict[str, Any]:
+            view = maps.entry_view(p, n, f["key"])
             return {
                 "response": None if view is None else _client_view(view),
                 "max_idle": -1 if view is None else view.max_idle_ms,
             }
 
-        def fetch_keys(partition: PartitionReplica, name: str, f: Fields) -> dict[str, Any]:
-            cursor, found = self._fetch(partition, name, f)
+        def fetch_keys(p: PartitionReplica, n: Namespace, f: Fields) -> dict[str, Any]:
+            cursor, found = self._fetch(p, n, f)
             return {"iteration_pointers": _pointers(cursor), "keys": [key for key, _ in found]}
 
-        def fetch_entries(partition: PartitionReplica, name: str, f: Fields) -> dict[str, Any]:
-            cursor, found = self._fetch(partition, name, f)
+        def fetch_entries(p: PartitionReplica, n: Namespace, f: Fields) -> dict[str, Any]:
+            cursor, found = self._fetch(p, n, f)
             return {"iteration_pointers": _pointers(cursor), "entries": found}
 
         return {
@@ -247,19 +196,19 @@ class MapHandlers:
         }
 
     def _fetch(
-        self, partition: PartitionReplica, name: str, fields: Fields
+        self, partition: PartitionReplica, namespace: Namespace, fields: Fields
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
         """The next entries of an iteration; its pointers are opaque to clients."""
         batch = fields["batch"]
         if batch < 1:
             raise UsageError(f"a batch has at least one entry, not {batch}")
         cursor = _cursor(fields["iteration_pointers"])
-        return self._maps.fetch_entries(partition, name, cursor, min(batch, FETCH_BATCH_MAX))
+        return self._maps.fetch_entries(partition, namespace, cursor, min(batch, FETCH_BATCH_MAX))
 
     def _writes(self) -> dict[str, RunInPartition]:
         maps = self._maps
 
-        def try_put(p: PartitionReplica, n: str, f: Fields, r: PendingReply) -> bool:
+        def try_put(p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply) -> bool:
             """Always True, because nothing here makes a write wait for another."""
             maps.set(p, n, f["key"], f["value"], r)
             return True

@@ -23,7 +23,8 @@ from itertools import islice
 from typing import Any
 from zlib import crc32
 
-from whimbrel.core.structures.record import (
+from whimbrel.errors import ProtocolError, SerializationError
+from whimbrel.structures.map.record import (
     CHUNK_ENTRY,
     CHUNK_HASH,
     CHUNK_LENGTH_MASK,
@@ -52,7 +53,6 @@ from whimbrel.core.structures.record import (
     make_timing,
     record_head,
 )
-from whimbrel.errors import ProtocolError, SerializationError
 
 CHUNK_ENTRIES_MAX = 2_000
 """Entries in one chunk: small ones cost their receiver a microsecond each, whatever their bytes."""
@@ -87,14 +87,12 @@ class KeyCursor:
     Attributes:
         keys: The keys at hand; none at the end.
         position: The next of them.
-        hits: How often each entry of the last chunk was read, where that is counted.
     """
 
-    __slots__ = ("_walk", "hits", "keys", "position")
+    __slots__ = ("_walk", "keys", "position")
 
     def __init__(self, records: dict[bytes, bytes]) -> None:
         self._walk = iter(records)
-        self.hits: tuple[int, ...] = ()
         self.go_on(records)
 
     def go_on(self, records: dict[bytes, bytes]) -> None:

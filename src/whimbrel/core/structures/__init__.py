@@ -1,1 +1,0 @@
-"""Data structures: one module a structure, each with its store and its service."""

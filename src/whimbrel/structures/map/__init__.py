@@ -1,0 +1,1 @@
+"""The map: keys and values in partitions, with limits on the life of entries."""

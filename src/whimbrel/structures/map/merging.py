@@ -1,0 +1,117 @@
+"""Maps after a split: what a part hands over, and how the policy merges it at the primary.
+
+A chunk of a leftover is (little-endian) u32 number of hits, so many u64 (none where they are not
+counted, else one for each entry), and a chunk of the store.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from whimbrel.core.context import Context
+from whimbrel.core.ids import Namespace, split_namespace
+from whimbrel.core.messages import MergeCounts
+from whimbrel.core.replication.fragments import PartitionReplica
+from whimbrel.core.replication.outbox import PendingReply
+from whimbrel.errors import SerializationError
+from whimbrel.structures.map.counting_store import CountingMapStore
+from whimbrel.structures.map.policies import MergePolicy, policy_of
+from whimbrel.structures.map.record import EntryView
+from whimbrel.structures.map.settings import NAME, settings_of
+from whimbrel.structures.map.store import KeyCursor, MapStore
+
+_COUNT: Final = struct.Struct("<I")
+_HITS_BYTES: Final = 8
+
+Decide = Callable[[EntryView | None, EntryView], bytes | None]
+"""Takes the entry that is there and the merging one; the value to keep, or None to leave what is
+there."""
+MergeEntry = Callable[[PartitionReplica, Namespace, bytes, MapStore, Decide, PendingReply], str]
+"""Merges one entry: (partition, map, stored key, the store with the merging entry, what decides,
+who waits). Returns what became of the entry: a field of ``MergeCounts``."""
+
+
+def make_chunk(store: MapStore, cursor: KeyCursor, bytes_max: int) -> tuple[bytes, int]:
+    """The next entries of a store that nobody writes to, and how many they are."""
+    keys, begin = cursor.keys, cursor.position
+    chunk, entries, _ = store.export(cursor, bytes_max)
+    if not isinstance(store, CountingMapStore):
+        return _COUNT.pack(0) + chunk, entries
+    hits = [store.hits.get(key, 0) for key in keys[begin : begin + entries]]
+    return b"".join((_COUNT.pack(entries), struct.pack(f"<{entries}Q", *hits), chunk)), entries
+
+
+def read_hits(chunk: bytes) -> tuple[tuple[int, ...], int]:
+    """The hits in a chunk, in the order of its entries, and where the store's chunk begins.
+
+    Raises:
+        SerializationError: The chunk is damaged.
+    """
+    try:
+        (count,) = _COUNT.unpack_from(chunk)
+        hits = struct.unpack_from(f"<{count}Q", chunk, _COUNT.size)
+    except struct.error as error:
+        raise SerializationError("a chunk of a map ends within its hits") from error
+    return hits, _COUNT.size + _HITS_BYTES * count
+
+
+class Merger:
+    """Merges chunks into the maps of one member.
+
+    Attributes:
+        failures: Entries for which a registered policy raised an error or returned no value.
+    """
+
+    def __init__(self, ctx: Context, merge_entry: MergeEntry) -> None:
+        self._ctx = ctx
+        self._merge_entry = merge_entry
+        self.failures = 0
+
+    def merge(
+        self, partition: PartitionReplica, namespace: Namespace, chunk: bytes, reply: PendingReply
+    ) -> MergeCounts:
+        """See ``StructureService.merge``; each entry by the map's policy."""
+        _, name = split_namespace(namespace)
+        incoming = MapStore()
+        hits: tuple[int, ...] = ()
+        try:
+            hits, begin = read_hits(chunk)
+            incoming.ingest(chunk[begin:])
+        except SerializationError as error:
+            self._ctx.note("split_brain.damaged", "error", **{NAME: name}, problem=str(error))
+        policy = policy_of(settings_of(self._ctx.settings, namespace).merge_policy)
+        tally = dict.fromkeys(MergeCounts.__struct_fields__, 0)
+        keys = list(incoming.records)
+        counted = dict(zip(keys, hits, strict=False))
+        for key in keys:
+            decide = self._decider(policy, name, counted.get(key, 0) if counted else None)
+            tally[self._merge_entry(partition, namespace, key, incoming, decide, reply)] += 1
+        return MergeCounts(**tally)
+
+    def _decider(self, policy: MergePolicy, name: str, hits: int | None) -> Decide:
+        def decide(existing: EntryView | None, merging: EntryView) -> bytes | None:
+            if hits is not None:
+                merging = msgspec.structs.replace(merging, hits=hits)
+            return self._ask(policy, name, existing, merging)
+
+        return decide
+
+    def _ask(
+        self, policy: MergePolicy, name: str, existing: EntryView | None, merging: EntryView
+    ) -> bytes | None:
+        """Ask a policy; one that fails leaves the entry that is there."""
+        try:
+            value = policy(existing, merging)
+        except Exception as error:
+            problem = repr(error)
+        else:
+            if value is None or (isinstance(value, bytes) and len(value) >= 8):
+                return value
+            problem = f"returned {type(value).__name__}, not a value's Data or None"
+        self.failures += 1
+        self._ctx.note("split_brain.policy_failed", "warning", **{NAME: name}, problem=problem)
+        return None
