@@ -128,7 +128,7 @@ def test_an_observer_knows_what_its_member_holds(seed: int) -> None:
         story.check()
     while story.cuts:
         story.mend()
-    story.net.advance(10_000_000, 1_000_000)
+    story.net.advance(10_000_000)
     story.check()
     counted: dict[str, int] = {}
     for mirror in story.mirrors.values():

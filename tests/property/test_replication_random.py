@@ -180,7 +180,7 @@ class Story:
         """All faults end; everything must become equal, settled and complete."""
         while self.cuts:
             self.mend()
-        self.net.advance(25 * SECOND, SECOND)
+        self.net.advance(25 * SECOND)
         for pid, row in enumerate(self.rows):
             if any(where == pid for where, _, _ in self.written):
                 self.net.check_equal(pid, row, "m")

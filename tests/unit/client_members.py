@@ -1,4 +1,7 @@
-"""Members for tests of our client: threads that speak the protocol and misbehave on demand."""
+"""Members for tests of our client: engines behind sockets, which misbehave on demand.
+
+Their time goes on while they are asked something, so that nothing changes between two requests.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,44 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
+
+from tests.unit.engine_pump import Client, Node, Pump, quick_settings
 
 from whimbrel.core.ids import Address
-from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.errors import ProtocolError
-from whimbrel.wire.codec import decode_request, encode_event, encode_response
-from whimbrel.wire.custom_types import ClientMember, MemberVersion, Schema
+from whimbrel.serialization.uuids import uuid_bytes
+from whimbrel.wire.codec import decode_request, encode_response
 from whimbrel.wire.errors import encode_error
-from whimbrel.wire.frames import AUTHENTICATED, MessageSplitter
+from whimbrel.wire.frames import AUTHENTICATED, PRELUDE, MessageSplitter, RawMessage
 
 PARTITIONS = 7
+ANSWER_S = 0.05
+"""What requests that come together are given of the members' time."""
+DEATH_S = 5
+"""What the others are given of it to notice a death."""
 Disturb = Callable[["Member", str, int], int | None]
 """Told a message's name and partition; returns an error code, or None to go on."""
 
 
-class Cluster:
-    """Members that share one store: every member serves every partition."""
+class Cluster(Pump):
+    """The members; one thread at a time runs any of them."""
 
     def __init__(self, count: int = 1, name: str = "dev", disturb: Disturb | None = None) -> None:
+        super().__init__(quick_settings(cluster_name=name, partition_count=PARTITIONS))
         self.name = name
-        self.lock = threading.Lock()
-        self.store: dict[str, dict[bytes, bytes]] = {}
-        self.schemas: dict[int, Schema] = {}
-        self.schema_holders = count
-        self.version = 1
+        self.lock = threading.RLock()
         self.disturb = disturb
-        self.members = [Member(self, bytes([number + 1]) * 16) for number in range(count)]
+        self.schema_holders = count
+        """How many members are said to have a schema, one more each time; all is the truth."""
+        self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        self.members = [
+            Member(self, node, listener)
+            for node, listener in zip(self.form(count), self.listeners, strict=True)
+        ]
+
+    def address_of(self, number: int) -> Address:
+        return Address("127.0.0.1", self.listeners[number - 1].getsockname()[1])
 
     @property
     def addresses(self) -> list[str | Address]:
@@ -40,21 +54,6 @@ class Cluster:
 
     def alive(self) -> list[Member]:
         return [member for member in self.members if not member.closed]
-
-    def events(self, correlation: int) -> bytes:
-        alive = self.alive()
-        version = MemberVersion(5, 7, 0)
-        infos = [ClientMember(m.address, m.uuid, {}, False, version, {}) for m in alive]
-        rows = [
-            (m.uuid, [pid for pid in range(PARTITIONS) if pid % len(alive) == number])
-            for number, m in enumerate(alive)
-        ]
-        name = "Client.addClusterViewListener"
-        return encode_event(
-            name, "members_view", correlation, version=self.version, member_infos=infos
-        ) + encode_event(
-            name, "partitions_view", correlation, version=self.version, partitions=rows
-        )
 
     def close(self) -> None:
         for member in self.members:
@@ -67,119 +66,101 @@ class Cluster:
         self.close()
 
 
-class Member:
-    """One listening socket and a thread per connection."""
+class Remote(Client):
+    """The member's end of a connection."""
 
-    def __init__(self, cluster: Cluster, uuid: bytes) -> None:
+    def __init__(self, member: Member, connection: socket.socket) -> None:
+        super().__init__(member.node)
+        self.member = member
+        self.connection = connection
+
+    def receive(self, data: bytes) -> None:
+        """Send what the engine says."""
+        if not self.member.silent:
+            with contextlib.suppress(OSError):  # the client may be gone
+                self.connection.sendall(data)
+
+    def end(self) -> None:
+        """The connection is gone, as a shell tells its engine."""
+        if self.node.clients.pop(self.conn, None) is not None:
+            self.node.engine.client_closed(self.conn)
+
+
+class Member:
+    """One engine with a listening socket, and a thread per connection."""
+
+    def __init__(self, cluster: Cluster, node: Node, listener: socket.socket) -> None:
         self.cluster = cluster
-        self.uuid = uuid
+        self.node = node
+        self.address = node.address
         self.closed = False
         self.silent = False
         self.seen: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
+        self._listener = listener
         self._sockets: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
+        self._threads[-1].start()
 
     def _accept(self) -> None:
-        while not self.closed:
-            try:
+        with contextlib.suppress(OSError):
+            while not self.closed:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._sockets.append(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+                self._sockets.append(connection)
+                self._start(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
-        splitter = MessageSplitter(AUTHENTICATED)
+        splitter, client = MessageSplitter(AUTHENTICATED), Remote(self, connection)
         with contextlib.suppress(OSError, ProtocolError):
-            prelude = connection.recv(3)
-            assert prelude == b"CP2"
-            while data := connection.recv(65536):
-                for message in splitter.feed(data):
-                    name, fields = decode_request(message)
-                    self.seen.append(name)
-                    answer = self._answer(name, message[5], message[6], fields)
-                    if answer is None:
-                        return
-                    if not self.silent:
-                        connection.sendall(answer)
+            assert connection.recv(len(PRELUDE)) == PRELUDE
+            with self.cluster.lock:
+                client.connect()
+            while not client.closed and (data := connection.recv(65536)):
+                self._take(client, [(m, self._hear(m)) for m in splitter.feed(data)])
         connection.close()
+        with self.cluster.lock:
+            client.end()
 
-    def _answer(self, name: str, correlation: int, pid: int, fields: Any) -> bytes | None:
+    def _hear(self, message: RawMessage) -> bytes | None:
+        """A request arrived; what is answered in place of the engine."""
+        cluster, name = self.cluster, decode_request(message)[0]
+        self.seen.append(name)
+        code = None if cluster.disturb is None else cluster.disturb(self, name, message[6])
+        if code is not None:
+            return encode_error(message[5], code, "disturbed")
+        if name == "Client.sendSchema" and cluster.schema_holders < len(cluster.members):
+            return self._schema_answer(message[5])
+        return None
+
+    def _take(self, client: Remote, heard: list[tuple[RawMessage, bytes | None]]) -> None:
         cluster = self.cluster
-        if self.closed:
-            return None
-        if cluster.disturb is not None:
-            code = cluster.disturb(self, name, pid)
-            if code is not None:
-                return encode_error(correlation, code, "disturbed")
-        if self not in cluster.alive():
-            return None
         with cluster.lock:
-            if name == "Client.authentication":
-                return self._welcome(correlation, fields)
-            if name == "Client.addClusterViewListener":
-                return encode_response(name, correlation) + cluster.events(correlation)
-            return encode_response(name, correlation, 0, **self._result(name, pid, fields))
+            for (buffer, start, end, *_), answer in heard:
+                if answer is None:
+                    client.send(buffer[start:end])
+                else:
+                    client.receive(answer)
+            cluster.run(ANSWER_S)
 
-    def _welcome(self, correlation: int, fields: Any) -> bytes:
-        good = fields["cluster_name"] == self.cluster.name
-        return encode_response(
-            "Client.authentication",
-            correlation,
-            status=0 if good else 1,
-            member_uuid=self.uuid,
-            cluster_id=bytes(16),
-            serialization_version=1,
-            server_version="5.7.0",
-            partition_count=PARTITIONS,
-            failover_supported=False,
-        )
-
-    def _result(self, name: str, pid: int, fields: Any) -> dict[str, Any]:
-        store = self.cluster.store.setdefault(fields.get("name", ""), {})
-        if name == "Map.putAll":
-            store.update(fields["entries"])
-        elif name == "Map.getAll":
-            return {"response": [(key, store[key]) for key in fields["keys"] if key in store]}
-        elif name == "Map.size":
-            return {"response": len(store)}
-        elif name == "Map.clear":
-            store.clear()
-        elif name == "Map.fetchEntries":
-            return self._fetch(store, pid, fields)
-        elif name == "Client.sendSchema":
-            self.cluster.schemas[1] = fields["schema"]
-            holders = self.cluster.members[: self.cluster.schema_holders]
-            self.cluster.schema_holders += 1
-            return {"replicated_members": [member.uuid for member in holders]}
-        elif name == "Client.fetchSchema":
-            return {"schema": self.cluster.schemas.get(fields["schema_id"])}
-        return {}
-
-    @staticmethod
-    def _fetch(store: dict[bytes, bytes], pid: int, fields: Any) -> dict[str, Any]:
-        here = sorted(
-            item
-            for item in store.items()
-            if partition_of(partition_hash(item[0]), PARTITIONS) == pid
-        )
-        at = fields["iteration_pointers"][-1][0]
-        at = 0 if at == 0x7FFF_FFFF else at
-        end = at + fields["batch"]
-        pointer = (end, 0) if end < len(here) else (-1, -1)
-        return {"iteration_pointers": [pointer], "entries": here[at:end]}
+    def _schema_answer(self, correlation: int) -> bytes:
+        cluster = self.cluster
+        holders = cluster.members[: cluster.schema_holders]
+        cluster.schema_holders += 1
+        uuids = [uuid_bytes(member.node.id) for member in holders]
+        return encode_response("Client.sendSchema", correlation, 0, replicated_members=uuids)
 
     def close(self) -> None:
-        """Die: no new connections, the old ones are reset."""
+        """Die: no new connections, the old ones are reset, and the others notice."""
         self.closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        with self.cluster.lock:
+            self.cluster.kill(self.node)
+            self.cluster.run(DEATH_S if self.cluster.alive() else 0)
         for connection in self._sockets:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

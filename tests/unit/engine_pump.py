@@ -1,15 +1,16 @@
-"""Several engines in one process: instant ordered delivery, virtual time, and a hand-made client.
+"""Clusters of whole engines, and a hand-made client.
 
 Nothing is lost and nothing is delayed here; the simulator is for that. A killed engine refuses
-connections at once, so its peers hear ``LinkFailed``.
+connections at once, so its peers hear ``LinkLost`` and ``LinkFailed``.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
+from tests.unit.cluster import SECOND, Cluster, Peer
 
 from whimbrel.core import effects as e
 from whimbrel.core.events import GridEvent
@@ -20,6 +21,8 @@ from whimbrel.core.stimuli import (
     AddressUnreachable,
     LeaveWanted,
     LinkFailed,
+    LinkLost,
+    LinkRestored,
     Received,
     Started,
     Stimulus,
@@ -68,32 +71,55 @@ def framed(output: ToPeer, encoded: bool) -> Any:
     return output.cause, output.payload
 
 
-class Node:
+class Frame(msgspec.Struct):
+    """What goes from one shell to another."""
+
+    to: MemberId | Address
+    kind: int
+    payload: Any
+
+
+class Node(Peer):
     """One engine with what its shell would keep."""
 
     def __init__(self, pump: Pump, number: int, lite: bool) -> None:
+        info = MemberInfo(member_id(number), pump.address_of(number), lite=lite)
+        self.engine = Engine(info, pump.settings, pump.kinds, pump.now_us)
+        super().__init__(pump, self.engine.member.ctx)
         self.pump = pump
         self.number = number
-        self.id = member_id(number)
-        self.address = Address("127.0.0.1", 5700 + number)
-        info = MemberInfo(self.id, self.address, lite=lite)
-        self.engine = Engine(info, pump.settings, pump.kinds, pump.now_us)
-        self.links: dict[MemberId, Address] = {}
         self.clients: dict[int, Client] = {}
-        self.notes: list[e.Note] = []
         self.answers: dict[int, Answered] = {}
         self.told: list[GridEvent] = []
         """What the program around the member was told."""
-        self.alive = True
         self.joined = False
         self.expelled = ""
-        self.stopped: e.Stopped | None = None
 
     def handle(self, stimulus: Stimulus) -> None:
         """Give the engine a stimulus and carry out what follows."""
         if self.alive:
             self.engine.handle(stimulus, self.pump.now_us, self.pump.wall_ms)
             self.carry_out()
+
+    def step(self, action: Callable[[], object]) -> None:
+        """Whatever enters an engine carries out itself what follows."""
+        if self.alive:
+            action()
+
+    def fire(self, key: str, generation: int) -> None:
+        self.handle(TimerFired(key, generation))
+
+    def link_lost(self, member: MemberId) -> None:
+        self.handle(LinkLost(member))
+
+    def link_restored(self, member: MemberId) -> None:
+        self.handle(LinkRestored(member))
+
+    def link_failed(self, member: MemberId) -> None:
+        self.handle(LinkFailed(member))
+
+    def address_unreachable(self, address: Address) -> None:
+        self.handle(AddressUnreachable(address))
 
     def carry_out(self) -> None:
         """Take the engine's outputs and queue what they ask for."""
@@ -103,12 +129,11 @@ class Node:
                 case ToPeer() if output.peer not in self.links:
                     pump.dropped += 1  # as a real shell does: nobody has asked for that link
                 case ToPeer():
-                    payload = framed(output, pump.encoded)
-                    pump.queue.append((self, output.peer, output.kind, payload))
+                    frame = Frame(output.peer, output.kind, framed(output, pump.encoded))
+                    pump.send(self, output.peer, frame)
                 case ToAddress():
-                    pump.queue.append(
-                        (self, output.address, MESSAGE, (output.cause, output.message))
-                    )
+                    frame = Frame(output.address, MESSAGE, (output.cause, output.message))
+                    pump.send_to(self, output.address, frame)
                 case ToClient():
                     if output.conn in self.clients:
                         self.clients[output.conn].receive(output.data)
@@ -123,62 +148,56 @@ class Node:
                 case _:
                     self.carry_out_effect(output)
 
-    def carry_out_effect(self, output: e.Effect) -> None:
+    def carry_out_effect(self, effect: object) -> None:
         """Carry out one of the core's effects."""
-        pump = self.pump
-        match output:
-            case e.ArmTimer():
-                entry = (output.at_us, next(pump.counter), self, output.key, output.generation)
-                heapq.heappush(pump.timers, entry)
-            case e.Note():
-                self.notes.append(output)
-            case e.LinkWanted():
-                self.links[output.member] = output.address
-                pump.check_links = True
-            case e.LinkUnwanted():
-                self.links.pop(output.member, None)
+        match effect:
             case e.Joined():
                 self.joined = True
             case e.Expelled():
-                self.expelled = output.reason
-                pump.stop(self)
-            case e.Stopped():
-                self.stopped = output
-                pump.stop(self)
+                self.expelled = effect.reason
+                self.pump.kill(self)
+            case _:
+                super().carry_out_effect(effect)
 
 
-class Pump:
-    """The world of a test: nodes, a queue of deliveries, a heap of timers."""
+class Pump(Cluster[Node]):
+    """The world of a test: engines, and words that take no time."""
+
+    connect_timeout_us = 0
 
     def __init__(self, settings: CoreSettings | None = None, encoded: bool = False) -> None:
+        super().__init__()
         self.settings = settings or quick_settings()
         self.kinds: Sequence[ServedKind] = KINDS
         self.encoded = encoded
         """Whether messages between members travel as bytes."""
-        self.now_us = 1_000_000
-        self.nodes: list[Node] = []
-        self.queue: deque[tuple[Node, MemberId | Address, int, Any]] = deque()
-        self.timers: list[tuple[int, int, Node, str, int]] = []
-        self.counter = iter(range(1 << 60))
-        self.check_links = False
-        self.next_tick_us = self.now_us + TICK_US
-        self.delivered = 0
+        self.nodes = self.peers
         self._cause = ""
         """Of the message that is delivered, or was last."""
         self.dropped = 0
         """Frames to members that nobody had asked a link to."""
+        self.at(TICK_US, self._tick)
 
     @property
     def wall_ms(self) -> int:
         """Wall clock of the test."""
         return WALL_START_MS + self.now_us // 1000
 
+    def _tick(self) -> None:
+        self.at(TICK_US, self._tick)
+        for node in self.living():
+            node.engine.tick(self.now_us, self.wall_ms)
+            node.carry_out()
+
     # -- members --------------------------------------------------------------------------
+
+    def address_of(self, number: int) -> Address:
+        """Where a member listens."""
+        return Address("127.0.0.1", 5700 + number)
 
     def start(self, lite: bool = False) -> Node:
         """Start a further member that knows the addresses of all before it."""
         node = Node(self, len(self.nodes) + 1, lite)
-        self.nodes.append(node)
         node.handle(Started(tuple(other.address for other in self.nodes)))
         return node
 
@@ -190,98 +209,51 @@ class Pump:
         self.run(settle_s)
         return self.nodes
 
-    def living(self) -> list[Node]:
-        """Nodes that run."""
-        return [node for node in self.nodes if node.alive]
-
-    def stop(self, node: Node) -> None:
+    def kill(self, node: Node) -> None:
         """A node ends: its peers cannot connect any more, its clients are cut off."""
-        node.alive = False
         for client in node.clients.values():
             client.closed = "member gone"
         node.clients.clear()
-        self.check_links = True
-
-    def kill(self, node: Node) -> None:
-        """The node dies without a word."""
-        self.stop(node)
+        super().kill(node)
 
     def leave(self, node: Node, timeout_s: float = 60) -> None:
         """The node leaves gracefully."""
         node.handle(LeaveWanted())
         self.run_until(lambda: not node.alive, timeout_s)
 
-    # -- time -----------------------------------------------------------------------------
+    # -- time and frames ------------------------------------------------------------------
 
     def settle(self) -> None:
         """Deliver until nothing is under way."""
-        while True:
-            if self.check_links and not self.queue:  # a link ends behind what was sent on it
-                self.check_links = False
-                self._fail_links()
-            if not self.queue:
-                break
-            self.deliver_next()
-
-    def deliver_next(self) -> None:
-        """Deliver what was sent first; a message under the cause that it was sent with."""
-        sender, to, kind, payload = self.queue.popleft()
-        self.delivered += 1
-        if isinstance(payload, tuple):
-            self._cause, payload = payload
-        self._deliver(sender, to, kind, payload)
-
-    def _deliver(self, sender: Node, to: MemberId | Address, kind: int, payload: Any) -> None:
-        for node in self.living():
-            if to in (node.id, node.address):
-                if kind == MESSAGE:
-                    cause, message = self._cause, payload
-                    if isinstance(payload, bytes):
-                        cause, message = decode_message(payload)
-                    node.handle(Received(sender.id, sender.address, message, cause=cause))
-                else:
-                    node.engine.peer_frame(sender.id, kind, payload, self.now_us, self.wall_ms)
-                    node.carry_out()
-                return
-        if isinstance(to, Address) and sender.alive:
-            sender.handle(AddressUnreachable(to))
-
-    def _fail_links(self) -> None:
-        dead = {node.id for node in self.nodes if not node.alive}
-        for node in self.living():
-            for member in list(node.links):
-                if member in dead and node.alive:
-                    node.handle(LinkFailed(member))
+        self.drain()
 
     def run(self, seconds: float) -> None:
         """Let virtual time pass."""
-        end_us = self.now_us + int(seconds * 1_000_000)
-        self.settle()
-        while True:
-            due_us = self.next_tick_us
-            if self.timers:
-                due_us = min(due_us, self.timers[0][0])
-            if due_us > end_us:
-                break
-            self.now_us = max(self.now_us, due_us)
-            self._fire()
-            self.settle()
-        self.now_us = end_us
+        self.play(self.now_us + int(seconds * SECOND))
 
-    def _fire(self) -> None:
-        while self.timers and self.timers[0][0] <= self.now_us:
-            _, _, node, key, generation = heapq.heappop(self.timers)
-            node.handle(TimerFired(key, generation))
-            self.settle()
-        if self.next_tick_us <= self.now_us:
-            self.next_tick_us += TICK_US
-            for node in self.living():
-                node.engine.tick(self.now_us, self.wall_ms)
-                node.carry_out()
+    def arrive(self, source: Node, target: Node, frame: Frame) -> None:
+        """A frame is there; a message comes under the cause that it was sent with."""
+        payload = frame.payload
+        if isinstance(payload, tuple):
+            self._cause, payload = payload
+        self._deliver(source, frame.to, frame.kind, payload)
+
+    def _deliver(self, sender: Node, to: MemberId | Address, kind: int, payload: Any) -> None:
+        node = self.listening(to) if isinstance(to, Address) else self.by_id[to]
+        if node is None or not node.alive:
+            return
+        if kind == MESSAGE:
+            cause, message = self._cause, payload
+            if isinstance(payload, bytes):
+                cause, message = decode_message(payload)
+            node.handle(Received(sender.id, sender.address, message, cause=cause))
+        else:
+            node.engine.peer_frame(sender.id, kind, payload, self.now_us, self.wall_ms)
+            node.carry_out()
 
     def run_until(self, condition: Any, timeout_s: float) -> None:
         """Let time pass until the condition holds; fails when it does not in time."""
-        end_us = self.now_us + int(timeout_s * 1_000_000)
+        end_us = self.now_us + int(timeout_s * SECOND)
         self.settle()
         while not condition():
             assert self.now_us < end_us, "the condition did not come true in time"

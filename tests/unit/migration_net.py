@@ -1,4 +1,4 @@
-"""An in-test cluster of migration rooms: virtual time, links that keep order, a fake data side.
+"""Clusters of migration rooms, over a fake data side.
 
 Membership is played by the test: ``Net.view`` tells every member the new list. Messages can be
 dropped, repeated or counted by ``Net.on_send`` and members crashed between any two of them.
@@ -6,17 +6,17 @@ dropped, repeated or counted by ``Net.on_send`` and members crashed between any 
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import pytest
+from tests.unit.cluster import MS as MS
+from tests.unit.cluster import SECOND as SECOND
+from tests.unit.cluster import Cluster, Peer
 from tests.unit.rows import row_from
 
 from whimbrel.core.context import Context
-from whimbrel.core.effects import ArmTimer, Note, Send
 from whimbrel.core.events import GridEvent, PartitionLost
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, Row, index_in
 from whimbrel.core.jobs import Job
@@ -39,8 +39,6 @@ from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
 from whimbrel.core.partition.groups import member_groups
 from whimbrel.core.settings import CoreSettings
 
-MS = 1_000
-SECOND = 1_000_000
 SETTINGS = CoreSettings(
     partition_count=7,
     migration_chunk_bytes_max=8,
@@ -94,8 +92,15 @@ class FakeHost:
     def keeps(self, index: int) -> bool:
         return 0 <= index <= self.backup_count
 
+    def lacking(self, migration: MigrationInfo) -> list[bytes]:
+        """What the destination does not hold and will have to."""
+        step = migration.step
+        if self.keeps(step.destination_current) or not self.keeps(step.destination_new):
+            return []
+        return list(self.data[migration.partition_id])
+
     def copy_bytes(self, migration: MigrationInfo) -> int:
-        return sum(map(len, self.data[migration.partition_id]))
+        return sum(map(len, self.lacking(migration)))
 
     def begin_source(self, migration: MigrationInfo) -> None:
         assert migration.partition_id not in self.flags
@@ -108,10 +113,7 @@ class FakeHost:
 
     def open_export(self, migration: MigrationInfo) -> FakeExport:
         assert migration.partition_id in self.flags
-        step = migration.step
-        if self.keeps(step.destination_current) or not self.keeps(step.destination_new):
-            return FakeExport([])
-        return FakeExport(list(self.data[migration.partition_id]))
+        return FakeExport(self.lacking(migration))
 
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         return ()
@@ -152,32 +154,46 @@ class FakeHost:
             self.data.setdefault(pid, ())
 
 
-class Node:
-    """One member: its room, its data and what it said to its callbacks."""
+class Node(Peer):
+    """One member: its migration room is real; its data, and what the room said."""
 
     def __init__(self, net: Net, name: str, lite: bool) -> None:
         number = len(net.nodes)
-        self.info = MemberInfo(
+        info = MemberInfo(
             MemberId(name),
             Address("h", 1 + number),
             lite=lite,
             host=f"box{number // 2}",
             started_us=net.now_us,
         )
-        self.id = self.info.id
-        self.ctx = Context(self.info, net.settings, started_us=net.now_us)
+        super().__init__(net, Context(info, net.settings, net.now_us))
         self.host = FakeHost(self.id, net.backup_count)
         self.room = Migrations(self.ctx, self.host)
         self.room.depth_changed(net.backup_count + 1)
         self.lost: list[tuple[int, int]] = []
         self.may_leave: list[MemberId] = []
         self.told: list[int] = []
-        self.notes: list[Note] = []
         self.room.tell_events(self._hear)
         self.room.on_may_leave = self.may_leave.append
         self.room.on_rows_changed = self.told.extend
-        self.alive = True
         self.tail_arrives = True
+
+    def receive(self, source: Peer, message: Any) -> None:
+        taken = self.room.on_message(source.id, message)
+        # A table of the other way comes from before or after a switch of the version.
+        assert taken or isinstance(message, TABLES_OF_A_WAY)
+
+    def on_timer(self, key: str) -> None:
+        self.room.on_timer(key)
+
+    def view_changed(self, old: MemberList, new: MemberList) -> None:
+        self.room.view_changed(old, new)
+
+    def became_master(self) -> None:
+        self.room.became_master()
+
+    def link_restored(self, member: MemberId) -> None:
+        self.room.link_restored(member)
 
     def _hear(self, event: GridEvent) -> None:
         if isinstance(event, PartitionLost):
@@ -188,19 +204,17 @@ Verdict = str
 """What ``on_send`` answers: ``deliver``, ``drop`` or ``twice``."""
 
 
-class Net:
+class Net(Cluster[Node]):
     """The cluster."""
 
     usual_settings = SETTINGS
     """Of a cluster of which nothing else is said; see the fixture ``both_sizes``."""
 
     def __init__(self, settings: CoreSettings | None = None, backup_count: int = 1) -> None:
+        super().__init__(1_000 * SECOND)
         self.settings = settings = settings or self.usual_settings
         self.backup_count = backup_count
-        self.now_us = 1_000 * SECOND
-        self.nodes: dict[str, Node] = {}
-        self.dead: list[Node] = []
-        """Earlier processes of members that were restarted."""
+        self.nodes = self.by_id
         self.order: list[str] = []
         """The member list, oldest first."""
         self.version = 0
@@ -210,10 +224,6 @@ class Net:
         self.delay_us: Callable[[bool], int] = lambda _is_data: MS
         """How long a message takes, on the data channel or not; each channel keeps its order."""
         self.after_step: Callable[[Node], None] = lambda _: None
-        self.in_flight = 0
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
-        self._count = 0
-        self._last: dict[tuple[str, str, bool], int] = {}
         self.active_max = 0
         self.seen: dict[str, str] = {}
         self.load_max: Counter[str] = Counter()
@@ -224,15 +234,12 @@ class Net:
     def add(self, *names: str, lite: Sequence[str] = ()) -> None:
         """New members join together, in this order; a dead one's name is a restart of it."""
         for name in names:
-            self.dead += [self.nodes[name]] if name in self.nodes else []
-            self.nodes[name] = Node(self, name, name in lite)
-            self.order.append(name)
+            self.order.append(Node(self, name, name in lite).id)
         self.view()
 
     def add_alone(self, name: str) -> Node:
         """A member that is on nobody's list, for tests of its parts."""
-        self.nodes[name] = Node(self, name, lite=False)
-        return self.nodes[name]
+        return Node(self, name, lite=False)
 
     def crash(self, name: str, tail: bool = True, delays_us: dict[str, int] | None = None) -> None:
         """A member dies, and the others get a new list.
@@ -263,15 +270,9 @@ class Net:
 
     def _install(self, name: str, new: MemberList) -> None:
         node = self.nodes[name]
-        if not node.alive or node.ctx.members.version >= new.version:
-            return
-        old = node.ctx.members
-        node.ctx.members = new
-        node.ctx.leaving = self.leaving
-        with self.step(node):
-            node.room.view_changed(old, new)
-            if new.master == node.id and old.master != node.id:
-                node.room.became_master()
+        if node.alive and node.ctx.members.version < new.version:
+            node.ctx.leaving = self.leaving
+            node.step(lambda: self.install(node, new))
 
     def upgrade(self, delays_us: dict[str, int] | None = None) -> None:
         """The cluster gets version 4.1."""
@@ -296,79 +297,36 @@ class Net:
 
     # -- time and messages ----------------------------------------------------------------
 
-    def at(self, delay_us: int, action: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (self.now_us + delay_us, self._count, action))
+    def send(self, source: Node, to: MemberId, message: Any) -> None:
+        self.trace.append((source.id, to, message))
+        super().send(source, to, message)
 
-    @contextmanager
-    def step(self, node: Node) -> Iterator[None]:
-        """Let a member do something and carry out its effects."""
-        node.ctx.now_us = self.now_us
-        yield
-        effects, node.ctx.effects = node.ctx.effects, []
-        for effect in effects:
-            if isinstance(effect, Send):
-                self.send(node, effect.to, effect.message)
-            elif isinstance(effect, ArmTimer):
-                key, generation = effect.key, effect.generation
-                delay = effect.at_us - self.now_us
-                self.at(
-                    delay,
-                    lambda node=node, key=key, g=generation: self._fire(node, key, g),  # type: ignore[misc]
-                )
-            elif isinstance(effect, Note):
-                node.notes.append(effect)
-        self._watch(node)
-        self.after_step(node)
+    def copies_of(self, source: Node, target: Node, message: Any) -> int:
+        return {"deliver": 1, "drop": 0, "twice": 2}[self.on_send(source.id, target.id, message)]
 
-    def _fire(self, node: Node, key: str, generation: int) -> None:
-        if node.alive and node.ctx.take_timer(key, generation):
-            with self.step(node):
-                node.room.on_timer(key)
+    def channel_of(self, message: Any) -> Hashable:
+        return isinstance(message, DATA_CHANNEL)
 
-    def send(self, node: Node, to: str, message: Message) -> None:
-        self.trace.append((node.id, to, message))
-        verdict = self.on_send(node.id, to, message)
-        copies = {"deliver": 1, "drop": 0, "twice": 2}[verdict]
-        link = (node.id, to, isinstance(message, DATA_CHANNEL))
-        target = self.nodes[to]
-        for _ in range(copies):
-            arrival = max(self.now_us + self.delay_us(link[2]), self._last.get(link, 0))
-            self._last[link] = arrival
-            self.in_flight += 1
-            self.at(
-                arrival - self.now_us,
-                lambda node=node, t=target, m=message: self._deliver(node, t, m),  # type: ignore[misc]
-            )
+    def delay_of(self, message: Any) -> int:
+        return self.delay_us(isinstance(message, DATA_CHANNEL))
 
-    def _deliver(self, sender: Node, node: Node, message: Message) -> None:
-        self.in_flight -= 1
-        arrives = node.alive and (sender.alive or sender.tail_arrives)
-        if arrives and node.ctx.is_member(sender.id):  # others are dropped before they get here
-            with self.step(node):
-                taken = node.room.on_message(sender.id, message)
-                # A table of the other way comes from before or after a switch of the version.
-                assert taken or isinstance(message, TABLES_OF_A_WAY)
+    def arrive(self, source: Node, target: Node, message: Any) -> None:
+        arrives = source.alive or source.tail_arrives
+        if arrives and target.ctx.is_member(source.id):  # as the member drops others itself
+            super().arrive(source, target, message)
+
+    def stepped(self, peer: Node) -> None:
+        self._watch(peer)
+        self.after_step(peer)
 
     def restore_link(self, a: str, b: str) -> None:
         """Both ends notice that the broken link stands again."""
-        for one, other in ((a, b), (b, a)):
-            node = self.nodes[one]
-            if node.alive:
-                with self.step(node):
-                    node.room.link_restored(MemberId(other))
+        for one, other in ((self.nodes[a], b), (self.nodes[b], a)):
+            one.step(lambda one=one, other=other: one.link_restored(MemberId(other)))  # type: ignore[misc]
 
     def run(self, until_us: int | None = None, stop: Callable[[], bool] | None = None) -> None:
         """Run events until a moment, or until ``stop`` holds."""
-        while self._heap:
-            if stop is not None and stop():
-                return
-            if until_us is not None and self._heap[0][0] > until_us:
-                break
-            self.now_us, _, action = heapq.heappop(self._heap)
-            action()
-        if until_us is not None:
-            self.now_us = until_us
+        self.play(until_us, stop)
 
     def run_sending(self, count: int) -> None:
         """Run until more than so many further messages were sent."""
@@ -380,13 +338,13 @@ class Net:
 
     def settle(self, seconds: float = 120) -> None:
         """Run until the master says that all is settled and nothing is on its way."""
-        limit = self.now_us + int(seconds * SECOND)
-        while self._heap and self.now_us <= limit:
-            if self.master.room.is_settled()[0] and self.in_flight == 0:
-                return
-            self.now_us, _, action = heapq.heappop(self._heap)
-            action()
-        pytest.fail(f"not settled: {self.master.room.is_settled()} {self.master.room.progress()}")
+
+        def is_settled() -> bool:
+            return self.in_flight == 0 and self.master.room.is_settled()[0]
+
+        if not self.play(self.now_us + int(seconds * SECOND), is_settled):
+            room = self.master.room
+            pytest.fail(f"not settled: {room.is_settled()} {room.progress()}")
 
     # -- data and checks ------------------------------------------------------------------
 
@@ -403,12 +361,7 @@ class Net:
 
     def lost_everything(self) -> set[int]:
         """Partitions that some master reported as wholly lost."""
-        return {
-            pid
-            for node in [*self.nodes.values(), *self.dead]
-            for pid, count in node.lost
-            if count == 6
-        }
+        return {pid for node in self.peers for pid, count in node.lost if count == 6}
 
     def check(self, entries: int = 3) -> None:
         """What must hold when all is settled (FN-8)."""

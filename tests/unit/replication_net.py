@@ -1,14 +1,17 @@
-"""A few data planes side by side: rows set by hand, traffic delivered, dropped or kept.
+"""Clusters of data planes: rows set by hand, traffic delivered or dropped.
 
-Virtual time only. There is no migration room here: a test plays it and calls the FragmentHost.
+There is no migration room here: a test plays it and calls the FragmentHost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+from tests.unit.cluster import SECOND as SECOND
+from tests.unit.cluster import Cluster, Peer
 
 from whimbrel.core.context import Context
-from whimbrel.core.effects import ArmTimer, Send
 from whimbrel.core.ids import (
     Address,
     MemberId,
@@ -33,7 +36,6 @@ from whimbrel.core.settings import CoreSettings
 from whimbrel.structures.map.service import MapService
 from whimbrel.structures.map.settings import MapSettings
 
-SECOND = 1_000_000
 SETTINGS = CoreSettings(
     partition_count=4,
     structures=(
@@ -71,17 +73,35 @@ def make_row(members: str) -> Row:
     return tuple(slots + [None] * (7 - len(slots)))
 
 
-class Host:
-    """One member's data plane with its map service and armed timers."""
+class Host(Peer):
+    """One member: its data plane and a map service are real."""
 
-    def __init__(self, name: str, settings: CoreSettings, port: int) -> None:
+    def __init__(self, net: Net, name: str, port: int) -> None:
         info = MemberInfo(MemberId(name), Address("127.0.0.1", port))
-        self.id = info.id
-        self.info = info
-        self.ctx = Context(info, settings, 1_000 + port)
+        super().__init__(net, Context(info, net.settings, 1_000 + port))
         self.plane = DataPlane(self.ctx)
         self.maps = MapService(self.plane)
-        self.timers: dict[str, tuple[int, int]] = {}
+
+    def receive(self, source: Peer, message: Any) -> None:
+        match message:
+            case (take, payload):
+                take(self.plane, source.id, payload)
+            case _:
+                self.plane.on_message(source.id, message)
+
+    def on_timer(self, key: str) -> None:
+        self.plane.on_timer(key)
+
+    def view_changed(self, old: MemberList, new: MemberList) -> None:
+        self.plane.view_changed(old, new)
+
+    def carry_out(self) -> None:
+        super().carry_out()
+        plane = self.plane  # asked only when it says so, as the serving layer does
+        for target, payload in plane.outgoing.take_backups() if plane.outgoing.has_backups else ():
+            self.cluster.send(self, target, (take_backups, payload))
+        for target, payload in plane.incoming.take_acks() if plane.incoming.owes_acks else ():
+            self.cluster.send(self, target, (DataPlane.apply_acks, payload))
 
     def fragment(self, pid: int, name: str) -> Fragment:
         """The fragment of a map; fails when there is none."""
@@ -100,123 +120,99 @@ class Host:
         return dict(found.store.entries(self.ctx.wall_ms))  # type: ignore[attr-defined]
 
 
-class Net:
-    """The members and what is under way between them."""
+def take_backups(plane: DataPlane, sender: MemberId, payload: bytes) -> None:
+    plane.incoming.apply_backups(sender, payload)
+
+
+class Net(Cluster[Host]):
+    """The members and what is under way between them; it moves when a test says so."""
+
+    is_lazy = True
 
     def __init__(self, names: str = "ab", settings: CoreSettings = SETTINGS) -> None:
-        self.now_us = 10 * SECOND
+        super().__init__(10 * SECOND)
         self.settings = settings
-        self.hosts = {MemberId(n): Host(n, settings, i) for i, n in enumerate(names)}
         self.drop: Drop | None = None
         self.log: list[tuple[MemberId, MemberId, Message]] = []
-        self.held: dict[tuple[MemberId, MemberId], None] = {}
         self._version = 0
+        for port, name in enumerate(names):
+            Host(self, name, port)
         self.set_members(names)
 
     def __getitem__(self, name: str) -> Host:
-        return self.hosts[MemberId(name)]
+        return self.by_id[name]
+
+    @property
+    def hosts(self) -> dict[MemberId, Host]:
+        """Those that live."""
+        return {host.id: host for host in self.living()}
+
+    def restart(self, name: str, port: int) -> Host:
+        """A fresh process of an identity, in place of the one there was."""
+        self[name].alive = False
+        return Host(self, name, port)
 
     def set_members(self, names: str) -> None:
         """Install a member list everywhere it names."""
         self._version += 1
-        infos = tuple(self[name].info for name in names)
+        new = MemberList(self._version, tuple(self[name].info for name in names))
         for name in names:
-            ctx = self[name].ctx
-            old, ctx.members = ctx.members, MemberList(self._version, infos)
-            self._clock(self[name])
-            self[name].plane.view_changed(old, ctx.members)
+            self[name].begin()
+            self.install(self[name], new)
 
     def set_row(self, pid: int, members: str, version: int, only: str = "") -> None:
         """The master's row reaches every member, or those in ``only``."""
         row = make_row(members)
-        for host in self.hosts.values():
+        for host in self.living():
             if only and host.id not in only:
                 continue
-            self._clock(host)
+            host.begin()
             before = host.plane.partitions[pid].row
             host.plane.roles.row_changed(PartitionId(pid), before, row, version)
 
     def put(self, name: str, number: int, text: str, pid: int = 0, at: str = "a") -> PendingReply:
         """Write at a primary, with a reply that waits."""
         host = self[at]
-        self._clock(host)
+        host.begin()
         reply = PendingReply(number)
         host.maps.put(host.plane.partitions[pid], map_of(name), key(number), value(text), reply)
         return reply
 
     # -- traffic --------------------------------------------------------------------------
 
-    def pump(self, rounds: int = 200) -> None:
+    def pump(self) -> None:
         """Deliver until nothing moves."""
-        for _ in range(rounds):
-            moved = [self._turn(host) for host in self.hosts.values()]
-            if not any(moved):
-                return
-        raise AssertionError("the traffic does not end")
+        self.drain()
 
-    def advance(self, span_us: int, step_us: int = SECOND // 4) -> None:
+    def advance(self, span_us: int) -> None:
         """Let time pass; fire timers and deliver."""
-        end_us = self.now_us + span_us
-        self.pump()
-        while self.now_us < end_us:
-            self.now_us = min(end_us, self.now_us + step_us)
-            for host in self.hosts.values():
-                self._clock(host)
-                for name, (generation, at_us) in list(host.timers.items()):
-                    if at_us <= self.now_us:
-                        del host.timers[name]
-                        if host.ctx.take_timer(name, generation):
-                            host.plane.on_timer(name)
-            self.pump()
+        self.drain()
+        self.play(self.now_us + span_us)
 
-    def _turn(self, host: Host) -> bool:
-        self._clock(host)
-        moved = False
-        effects, host.ctx.effects = host.ctx.effects, []
-        for effect in effects:
-            if isinstance(effect, ArmTimer):
-                host.timers[effect.key] = (effect.generation, effect.at_us)
-            elif isinstance(effect, Send):
-                moved = True
-                self.log.append((host.id, effect.to, effect.message))
-                if self._passes(host.id, effect.to, effect.message):
-                    self[effect.to].plane.on_message(host.id, effect.message)
-        plane = host.plane  # asked only when it says so, as the serving layer does
-        for target, payload in plane.outgoing.take_backups() if plane.outgoing.has_backups else ():
-            moved = True
-            if self._passes(host.id, target, payload):
-                self[target].plane.incoming.apply_backups(host.id, payload)
-        for target, payload in plane.incoming.take_acks() if plane.incoming.owes_acks else ():
-            moved = True
-            if self._passes(host.id, target, payload):
-                self[target].plane.apply_acks(host.id, payload)
-        return moved
+    def send(self, source: Host, to: MemberId, message: Any) -> None:
+        if isinstance(message, Message):
+            self.log.append((source.id, to, message))
+        super().send(source, to, message)
 
-    def _passes(self, sender: MemberId, target: MemberId, what: object) -> bool:
-        if target not in self.hosts or (sender, target) in self.held:
-            return False
-        self._clock(self.hosts[target])
-        return self.drop is None or not self.drop(sender, target, what)
-
-    def _clock(self, host: Host) -> None:
-        host.ctx.now_us = self.now_us
-        host.ctx.wall_ms = self.now_us // 1_000
+    def copies_of(self, source: Host, target: Host, message: Any) -> int:
+        what = message[1] if isinstance(message, tuple) else message
+        return 0 if self.drop is not None and self.drop(source.id, target.id, what) else 1
 
     def cut(self, sender: str, target: str) -> None:
         """The connection from one to the other breaks."""
-        self.held[(MemberId(sender), MemberId(target))] = None
-        self._clock(self[sender])
+        self.cut_off([self[sender]], [self[target]])
+        self[sender].begin()
         self[sender].plane.link_lost(MemberId(target))
 
     def mend(self, sender: str, target: str) -> None:
         """The connection stands again."""
-        del self.held[(MemberId(sender), MemberId(target))]
-        self._clock(self[sender])
+        del self.cuts[self[sender].address, self[target].address]
+        self[sender].begin()
         self[sender].plane.link_restored(MemberId(target))
 
     def crash(self, name: str) -> None:
         """A member is gone."""
-        del self.hosts[MemberId(name)]
+        self.kill(self[name])
 
     # -- migrations -----------------------------------------------------------------------
 
@@ -226,7 +222,7 @@ class Net:
         destination = migration.step.destination
         assert destination is not None
         plane.roles.begin_source(migration)
-        target = self.hosts[destination].plane
+        target = self[destination].plane
         target.roles.begin_destination(migration)
         self.pump()
         export = plane.roles.open_export(migration)

@@ -8,7 +8,7 @@ from tests.unit.engine_pump import Client, Node, Pump
 from tests.unit.replication_net import map_of
 
 from whimbrel.core.ids import Address, MemberId, PartitionId
-from whimbrel.core.stimuli import AddressUnreachable, Started
+from whimbrel.core.stimuli import Started
 
 
 def data(text: str) -> bytes:
@@ -66,26 +66,23 @@ class SplitPump(Pump):
         self.run(5)
 
     def _deliver(self, sender: Node, to: MemberId | Address, kind: int, payload: Any) -> None:
-        target = next((node for node in self.living() if to in (node.id, node.address)), None)
         if type(payload) in self.doomed:
             self.doomed.remove(type(payload))
-            return
-        mine = self.part_of.get(sender.address, 0)
-        if target is not None and self.part_of.get(target.address, 0) != mine:
-            if isinstance(to, Address) and sender.alive:
-                sender.handle(AddressUnreachable(to))
-            return
-        super()._deliver(sender, to, kind, payload)
+        else:
+            super()._deliver(sender, to, kind, payload)
 
-    def stop(self, node: Node) -> None:
+    def is_cut(self, source: Node, target: Node) -> bool:
+        """Whether they are in different parts."""
+        return self.part_of.get(source.address, 0) != self.part_of.get(target.address, 0)
+
+    def kill(self, node: Node) -> None:
         """As in the pump; an expelled node gets a successor with what it had to merge."""
-        super().stop(node)
+        super().kill(node)
         if not node.expelled or not self.respawns:
             return
         fresh = Node(self, len(self.nodes) + 1, False)
         self.part_of[fresh.address] = self.part_of.get(node.address, 0)
         self.successors[node.number] = fresh
-        self.nodes.append(fresh)
         data_left = node.engine.member.split_data
         if data_left is not None:
             fresh.engine.member.take_over(data_left)

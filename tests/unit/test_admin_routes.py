@@ -227,7 +227,7 @@ def test_a_member_in_no_cluster_says_so() -> None:
     order, is a sentence with 503. Method: all paths of one that has found nobody.
     """
     pump = Pump()
-    pump.nodes.append(EngineNode(pump, 1, lite=False))
+    EngineNode(pump, 1, lite=False)
     fake = fakes(pump)[0]
     assert not fake.engine.is_joined
     expected = {

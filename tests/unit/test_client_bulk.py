@@ -113,7 +113,6 @@ def test_a_walk_survives_the_death_of_a_member() -> None:
     def disturb(member: Member, name: str, _pid: int) -> int | None:
         counts[name] += 1
         if name == "Map.fetchEntries" and counts[name] == 9 and len(member.cluster.alive()) > 1:
-            member.cluster.version += 1
             member.close()
         return None
 
@@ -198,7 +197,7 @@ def test_schemas_reach_every_member() -> None:
         cluster.schema_holders = 1
         client.send_schema(schema)
         assert sum(m.seen.count("Client.sendSchema") for m in cluster.members) == 3
-        fetched = client.fetch_schema(1)
+        fetched = client.fetch_schema(schema.id)
         assert fetched is not None and fetched.id == schema.id
         assert client.fetch_schema(2) is None
 
@@ -208,7 +207,7 @@ def test_a_schema_that_stays_behind_is_told() -> None:
     schema = CompactSchema("t", [("a", Kind.INT32)])
     with Cluster(2) as cluster, connect(cluster, 0.1) as client:
         cluster.schema_holders = -10_000
-        with pytest.raises(OperationError, match=r"did not reach .*02020202"):
+        with pytest.raises(OperationError, match=r"did not reach .*00000002-?0000"):
             client.send_schema(schema)
 
 

@@ -92,7 +92,7 @@ def test_what_the_primary_left_out(given: list[int]) -> None:
             pruned.append(fragment.namespace)
 
     vars(healing)["_left_out"] = noted
-    net.advance(3 * ABSENT_US, SECOND)
+    net.advance(3 * ABSENT_US)
     assert not net["b"].plane.partitions[0].fragments
     assert pruned == [Namespace("map/m")], "no sync was what removed it"
     assert given == [LARGE]

@@ -192,13 +192,13 @@ def test_followers_leave_removed_members_to_the_master() -> None:
     net.kill(hosts[2])
     net.run_until(lambda: net.agreed(hosts[:2]))
     asked: list[Host] = []
-    send_to = net._send_to
+    send_to = net.send_to
 
     def watch(host: Host, address: object, message: object) -> None:
         if address == address_of(3):
             asked.append(host)
         send_to(host, address, message)  # type: ignore[arg-type]
 
-    net._send_to = watch  # type: ignore[method-assign]
+    net.send_to = watch  # type: ignore[method-assign, assignment]
     net.run(3 * net.settings.heartbeat_timeout_us)
     assert asked and all(host is hosts[0] for host in asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -210,13 +210,7 @@ def test_no_plan_is_made_before_a_joiner_has_its_table() -> None:
     """
     settings = msgspec.structs.replace(SETTINGS, partition_count=71, step_rows_max=1)
     net = grown("ab", settings=settings)
-    later = net.at
-
-    def at(delay_us: int, action: Callable[[], None]) -> None:
-        is_slice = control_loop.SLICE_TIMER in (getattr(action, "__defaults__", None) or ())
-        later(delay_us + 50 * MS * is_slice, action)
-
-    net.at = at  # type: ignore[method-assign]
+    net.late_us = lambda key: 50 * MS if key == control_loop.SLICE_TIMER else 0
     net.trace.clear()
     began_us = net.now_us
     net.add("c")

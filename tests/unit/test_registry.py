@@ -2,68 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import msgspec
 import pytest
+from tests.unit.registry_net import Net
 
-from whimbrel.core.context import Context
 from whimbrel.core.effects import Send
-from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import Message, RegistryAnswered, RegistryTold
-from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.registry import (
     RETRY_TIMER,
     SCHEMA_KIND,
-    Registry,
     backups_of,
     backups_value,
 )
-from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import OverloadedError
-
-
-class Net:
-    """Registries with ordered instant delivery; messages to members in ``deaf`` are lost."""
-
-    def __init__(self, count: int) -> None:
-        self.infos = [
-            MemberInfo(MemberId(f"m{number}"), Address("h", number)) for number in range(count)
-        ]
-        self.contexts = [Context(info, CoreSettings()) for info in self.infos]
-        self.registries = [Registry(ctx) for ctx in self.contexts]
-        self.deaf: list[int] = []
-        self.version = 0
-
-    def view(self, *numbers: int) -> None:
-        """Install a list of these members at each of them."""
-        self.version += 1
-        new = MemberList(self.version, tuple(self.infos[number] for number in numbers))
-        for number in numbers:
-            ctx = self.contexts[number]
-            old, ctx.members = ctx.members, new
-            self.registries[number].view_changed(old, new)
-        self.deliver()
-
-    def deliver(self) -> None:
-        """Deliver until nothing is under way."""
-        queue: deque[tuple[int, MemberId, Message]] = deque()
-        while True:
-            for number, ctx in enumerate(self.contexts):
-                for effect in ctx.effects:
-                    if isinstance(effect, Send):
-                        queue.append((number, effect.to, effect.message))
-                ctx.effects = []
-            if not queue:
-                return
-            sender, to, message = queue.popleft()
-            number = int(to[1:])
-            if number not in self.deaf:
-                self.registries[number].on_message(self.infos[sender].id, message)
-
-    def structures(self, number: int) -> list[str]:
-        """Names of the maps a member knows."""
-        return [entry.key for entry in self.registries[number].structures()]
 
 
 def map_fact(name: str, backups: int = 1, *, alive: bool = True) -> tuple[str, str, bool, bytes]:

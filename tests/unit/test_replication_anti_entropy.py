@@ -556,7 +556,7 @@ def test_many_partitions_are_told_in_steps_that_follow_at_once() -> None:
     net = Net("ab", settings)
     for pid in range(count):
         net.set_row(pid, "ab", 5)
-    net.advance(SECOND // 10, step_us=1_000)
+    net.advance(SECOND // 10)
     told = {
         replica.partition_id
         for _, _, message in net.log
@@ -602,7 +602,7 @@ def test_a_copy_that_missed_an_operation_is_doubted_at_once() -> None:
 
     net.drop = drop
     while host.plane.syncs.counters["syncs_completed"] == 0:
-        net.advance(SECOND // 100, step_us=1_000)
+        net.advance(SECOND // 100)
     assert host.fragment(0, "m").is_dirty, "the gap was seen"
     assert host.fragment(0, "m") in host.plane.doubts.dirty
     assert host.plane.unsettled() > 0

@@ -356,8 +356,7 @@ def test_a_receiver_that_is_another_process_gets_a_new_stream() -> None:
     for number in range(3):
         net.put("m", number, "x")
         net.pump()
-    net.hosts[MemberId("b")] = type(net["b"])("b", SETTINGS, 77)
-    fresh = net["b"]
+    fresh = net.restart("b", 77)
     fresh.ctx.members = net["a"].ctx.members
     net.set_row(0, "ab", 2, only="b")
     reply = net.put("m", 9, "z")

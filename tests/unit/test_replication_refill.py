@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.replication_net import SECOND, SETTINGS, Host, Net, key
+from tests.unit.replication_net import SECOND, SETTINGS, Net, key
 
 from whimbrel.core.effects import Send
 from whimbrel.core.ids import MemberId, PartitionId
@@ -34,8 +34,7 @@ class Scene:
         """These processes begin anew under their identities; ``here`` is on the list then."""
         net = self.net
         for number, name in enumerate(names):
-            old = net[name]
-            net.hosts[old.id] = host = Host(name, net.settings, 100 + number)
+            host = net.restart(name, 100 + number)
             host.plane.recovery.on_seat_lost = lambda pid, lost: self.lost.append((pid, lost))
         infos = tuple(net[name].info for name in here)
         missing = tuple(net[name].info for name in names)

@@ -208,7 +208,6 @@ def elsewhere(pump: Pump, host: str) -> Node:
     node = Node(pump, len(pump.nodes) + 1, lite=False)
     info = MemberInfo(node.id, node.address, host=host)
     node.engine = Engine(info, pump.settings, KINDS, pump.now_us)
-    pump.nodes.append(node)
     node.handle(Started(tuple(other.address for other in pump.nodes)))
     pump.run_until(lambda: node.joined, 30)
     return node

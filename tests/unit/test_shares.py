@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from tests.unit.engine_pump import Client, Error, Node, Pump
 from tests.unit.test_cluster_states import set_state
 
 from whimbrel.core.model import ClusterState
-from whimbrel.core.stimuli import TimerFired
 from whimbrel.serialization.data import to_data
 from whimbrel.serving import calls as calls_module
 from whimbrel.serving import shares as shares_module
@@ -72,11 +70,15 @@ def test_others_are_served_between_the_pieces(
     one = get(client, "b1")
     assert one in client.messages and whole not in client.messages
     turns = 0
-    while whole not in client.messages:
-        _, _, _, key, generation = heapq.heappop(pump.timers)
-        if key == shares_module.TIMER:
-            node.handle(TimerFired(key, generation))
-            turns += 1
+    fire = node.fire
+
+    def counted(key: str, generation: int) -> None:
+        nonlocal turns
+        turns += key == shares_module.TIMER
+        fire(key, generation)
+
+    node.fire = counted  # type: ignore[method-assign]
+    pump.run_until(lambda: whole in client.messages, 1)
     assert turns == COUNT - 1
     found = client.answer(whole)
     assert (sorted(found) if isinstance(found, list) else found) == expected
