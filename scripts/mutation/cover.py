@@ -160,9 +160,10 @@ def _union(lines: dict[int, int], wanted: Iterable[int]) -> int:
 
 
 def state_of_sources() -> str:
-    """A hash of the core and of the tests that are asked."""
+    """A hash of the core, of structures, and of the tests that are asked."""
     digest = hashlib.sha256()
-    paths = [*(PACKAGE / "core").rglob("*.py"), *(PACKAGE / "sim").rglob("*.py")]
+    rooms = ("core", "structures", "sim")
+    paths = [path for room in rooms for path in (PACKAGE / room).rglob("*.py")]
     for folder in FOLDERS:
         paths += [*(ROOT / "tests" / folder).rglob("*.py")]
         paths += [*(ROOT / "tests" / folder).rglob("*.txt")]
@@ -243,8 +244,8 @@ def _taken(number: int, piece: Sequence[str]) -> dict[str, Any]:
     if piece[0].startswith("sim/"):
         return _simulated(piece)
     store = f"{_piece(number)}.coverage"
-    pattern = str(PACKAGE / "core" / "*")
-    tracer = coverage.Coverage(store, config_file=False, include=[pattern], messages=False)
+    patterns = [str(PACKAGE / room / "*") for room in ("core", "structures")]
+    tracer = coverage.Coverage(store, config_file=False, include=patterns, messages=False)
     tracer.erase()
     tracer.start()
     plugin = Covered(tracer)

@@ -99,8 +99,14 @@ def mutants_of(file: str) -> list[Mutant]:
 
 
 def core_files() -> list[str]:
-    """The files of the core, sorted."""
-    return sorted(str(path.relative_to(PACKAGE)) for path in (PACKAGE / "core").rglob("*.py"))
+    """The files of the core, and of structures what knows no clients, sorted."""
+    structures = [
+        path
+        for path in (PACKAGE / "structures").rglob("*.py")
+        if "whimbrel.serving" not in path.read_text()
+    ]
+    found = [*(PACKAGE / "core").rglob("*.py"), *structures]
+    return sorted(str(path.relative_to(PACKAGE)) for path in found)
 
 
 def drawn(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:

@@ -76,8 +76,8 @@ def written(file: str, function: str, old: str, new: str) -> Mutant | None:
 
 
 def citing(row: str) -> Iterator[Mutant]:
-    """The mutants of every function of the core or of serving that cites a row."""
-    for room in ("core", "serving"):
+    """The mutants of every function of core, serving or structures that cites a row."""
+    for room in ("core", "serving", "structures"):
         for path in sorted((PACKAGE / room).rglob("*.py")):
             text = path.read_text()
             if row not in requirements.ids_in(text):

@@ -29,7 +29,7 @@ class Book:
         """Final versions of failed migrations, by partition and initial version."""
 
     def watch(self, node: Node) -> None:
-        manager, change = node.room._manager, node.room._manager.change
+        manager, change = node.room.manager, node.room.manager.change
         apply = manager.apply_completed
 
         def completed(migration: MigrationInfo) -> bool:
@@ -40,7 +40,7 @@ class Book:
             return apply(migration)
 
         def changed(pid: PartitionId, row: Row, version: int, committed: str = "") -> None:
-            table, loop = manager.table, node.room._loop
+            table, loop = manager.table, node.room.loop
             before, old, others = table.version(pid), table.row(pid), table.versions[:]
             change(pid, row, version, committed)
             del others[pid]

@@ -64,7 +64,7 @@ def test_planted_cap_that_is_not_kept_is_found() -> None:
     """PIM-24: the members' own check (P8) counts where each is source or destination."""
 
     def plant(engine: Any) -> None:
-        queue = engine.member.migrations._loop.execution.queue
+        queue = engine.member.migrations.loop.execution.queue
         vars(queue)["_is_full"] = lambda _member: False
 
     first = explored("moves-capped", plant).violations[0]
@@ -117,7 +117,7 @@ def test_a_new_master_drops_no_replica_without_a_cause(after: str, is_broken: bo
     universe = Universe(world)
     state = universe.begin()
     member = clone(universe.lab.seat(state.members[1])).member
-    member.migrations._loop.recovery.running = True
+    member.migrations.loop.recovery.running = True
     member.ctx.members = msgspec.structs.replace(
         member.ctx.members,
         members=tuple(one for one in member.ctx.members.members if one.id != "a"),

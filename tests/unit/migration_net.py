@@ -35,8 +35,11 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.migration import Migrations
 from whimbrel.core.migration import control_loop as control_loop_module
+from whimbrel.core.migration.parallel import RowVersions
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo
 from whimbrel.core.partition.groups import member_groups
+from whimbrel.core.partition.table import PartitionTable
 from whimbrel.core.settings import CoreSettings
 
 SETTINGS = CoreSettings(
@@ -152,6 +155,11 @@ class FakeHost:
             self.data[pid] = tuple(ingested[1])
         else:
             self.data.setdefault(pid, ())
+
+
+def manager_of(ctx: Context, host: FakeHost, table: PartitionTable) -> PartitionStateManager:
+    """The manager of a table whose rows have versions of their own."""
+    return PartitionStateManager(ctx, host, table, RowVersions(ctx, table))
 
 
 class Node(Peer):
@@ -421,6 +429,17 @@ class Net(Cluster[Node]):
         return [entry for entry in self.trace if isinstance(entry[2], types)]
 
 
+def watch_verdicts(room: Migrations, told: Callable[[MigrationInfo, int], None]) -> None:
+    """Hear of every migration and promotion that is decided, and how long after its start."""
+    decided, ctx = room.reporter.decided, room._ctx
+
+    def probed(process: Any, reported: Any, migration: MigrationInfo, started_us: int) -> None:
+        told(migration, ctx.now_us - started_us)
+        decided(process, reported, migration, started_us)
+
+    vars(room.reporter)["decided"] = probed
+
+
 def wish(monkeypatch: pytest.MonkeyPatch, wanted: dict[int, Sequence[str]]) -> None:
     """Make repartitioning aim at given rows: per partition names in order, the live ones count."""
 
@@ -443,5 +462,4 @@ def wish(monkeypatch: pytest.MonkeyPatch, wanted: dict[int, Sequence[str]]) -> N
         yield
         return assign(*arguments)
 
-    monkeypatch.setattr(control_loop_module, "assign", assign)
     monkeypatch.setattr(control_loop_module, "assigning", assigning)

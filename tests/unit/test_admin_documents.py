@@ -243,9 +243,9 @@ def test_too_many_names_are_refused() -> None:
     _, (fake,) = formed(1)
     names = [str(number) for number in range(1_001)]
     with pytest.raises(OperationError, match="1000"):
-        run(fake.ask(fake.member_id, "sizes", {"names": names}))
+        run(fake.ask(fake.member_id, "sizes", {"namespaces": names}))
     with pytest.raises(OperationError, match="understand"):
-        run(fake.ask(fake.member_id, "sizes", {"names": 3}))
+        run(fake.ask(fake.member_id, "sizes", {"namespaces": 3}))
 
 
 def test_events_of_all_members_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

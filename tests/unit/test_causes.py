@@ -529,7 +529,7 @@ def test_messages_to_ourselves_keep_their_causes() -> None:
     for cause in ("one-1", "two-1"):
         ctx.resume(cause)
         room._loopback.post(master.id, MigrationRequested(migration, ()))
-    room._conclude()
+    room.conclude()
     noted = [effect.cause for effect in ctx.effects if isinstance(effect, Note)]
     assert noted == ["one-1", "two-1"]
 

@@ -239,7 +239,7 @@ def test_no_migration_gives_lost_partitions_an_owner() -> None:
     pump.kill(pump.nodes[3])
     pump.run(20)
     assert lost, "two of four members hold some partition alone"
-    assert master_of(pump).engine.member.migrations.partitions_lost == len(lost)
+    assert master_of(pump).engine.member.migrations.reporter.partitions_lost == len(lost)
     for pid, row in enumerate(rows(pump)):
         survivors = [x for x in before[pid] if x is not None and x not in gone]
         assert row[0] is not None
@@ -387,7 +387,7 @@ def test_a_missing_member_returns_to_its_seat(trio: Pump, victim: int) -> None:
     trio.run_until(lambda: is_safe(trio), 30)
     trio.kill(trio.nodes[(victim + 2) % 3])
     trio.run(25)
-    assert master_of(trio).engine.member.migrations.partitions_lost == 0
+    assert master_of(trio).engine.member.migrations.reporter.partitions_lost == 0
     verify(client, data)
     check_all(trio)
 
@@ -409,7 +409,7 @@ def test_what_nobody_has_any_more_is_reported(trio: Pump) -> None:
     back = [revive(trio, node) for node in dead]
     trio.run_until(lambda: all(node.joined for node in back) and is_safe(trio), 60)
     assert lost
-    counted = sum(node.engine.member.migrations.partitions_lost for node in trio.nodes)
+    counted = sum(node.engine.member.migrations.reporter.partitions_lost for node in trio.nodes)
     assert counted == len(lost)
     kept = {number: value for number, value in data.items() if number % 7 not in lost}
     verify(client, kept)
@@ -437,7 +437,7 @@ def test_active_before_the_data_are_back(trio: Pump) -> None:
     mend()
     trio.run_until(lambda: is_safe(trio), 40)
     assert not back.engine.member.dataplane.roles.seats_without_data()
-    assert master_of(trio).engine.member.migrations.partitions_lost == 0
+    assert master_of(trio).engine.member.migrations.reporter.partitions_lost == 0
     verify(client, data)
     assert copies(trio, "b1") == [2] * 7
     check_all(trio)

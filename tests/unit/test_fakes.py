@@ -164,7 +164,7 @@ class SimLink:
                 link.send(CONTROL, BACKUPS, what[-1:].encode())
 
 
-async def runtime_link(story: str, arrived: list[bytes], words: Words) -> Heard:
+async def runtime_link(story: str) -> Heard:
     """A link of a real shell plays a story; a wait is for what the simulator has told by then."""
     owner, target, other = FakeNode("a"), FakeNode("b"), FakeNode("c")
     address = await target.listen()
@@ -211,7 +211,7 @@ def test_links_deliver_in_order_and_tell_what_became_of_them(
     """Goal: what a member hears of its links is the same in tests, simulator and real shell."""
     steps, arrived, words = LINK_STORIES[story]
     if kind is None:
-        heard = asyncio.run(runtime_link(steps, arrived, words))
+        heard = asyncio.run(runtime_link(steps))
     else:
         link = kind()
         for what in steps.split():

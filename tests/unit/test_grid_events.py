@@ -82,12 +82,12 @@ def test_a_join_is_one_process_with_all_replica_indexes() -> None:
     net.settle()
     net.fill()
     events = heard(net)
-    before = len(net.master.room.history)
+    before = len(net.master.room.reporter.finished)
     net.add("c")
     net.settle()
     [process] = check_processes(events)
     replicas = [event for event in process if isinstance(event, ReplicaMigrated)]
-    [document] = list(net.master.room.history)[before:]
+    [document] = list(net.master.room.reporter.finished)[before:]
     assert len(replicas) == document["completed"] and all(event.success for event in replicas)
     assert {event.replica_index for event in replicas} > {0}
     assert any(event.source is None for event in replicas), "a copy displaces nobody"
@@ -180,7 +180,7 @@ def test_a_plan_that_another_takes_the_place_of_ends() -> None:
             one[0].state.planned for one in processes if isinstance(one[0], MigrationStarted)
         )
         assert planned >= sum(len(process) - 2 for process in processes)
-        for document in net.master.room.history:
+        for document in net.master.room.reporter.finished:
             figures = [int(str(document[name])) for name in ("planned", "completed", "failed")]
             assert figures[0] >= figures[1] + figures[2]
 
@@ -193,7 +193,7 @@ def test_nothing_to_do_is_no_process() -> None:
     reporter = MigrationReporter(net.master.ctx)
     events: list[GridEvent] = []
     reporter.emit = events.append
-    assert reporter.begin(0) is None
+    assert reporter.tell_plan(0) is None
     reporter.end(None)
     assert events == []
 

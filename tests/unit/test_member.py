@@ -164,16 +164,16 @@ def test_an_expelled_member_takes_nothing_more() -> None:
 def test_depth_follows_the_registry_after_the_step() -> None:
     """Goal: a deeper structure changes the depth when the step that made it is over."""
     member = formed()
-    assert member.migrations.replica_depth == 2
+    assert member.migrations.loop.replica_depth == 2
     member.registry.announce([("map", "deep", True, backups_value(3, 1))])
-    assert member.migrations.replica_depth == 2
+    assert member.migrations.loop.replica_depth == 2
     member.take_effects()
-    assert member.migrations.replica_depth == 5
+    assert member.migrations.loop.replica_depth == 5
 
 
 def test_deep_plans_have_all_slots() -> None:
     """Goal: with ``plan_depth`` deep rows have all seven replicas."""
-    assert formed(plan_depth="deep").migrations.replica_depth == 7
+    assert formed(plan_depth="deep").migrations.loop.replica_depth == 7
 
 
 def test_questions_go_to_the_layer_above() -> None:

@@ -11,6 +11,7 @@ from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
 from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, Row
+from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
     FragmentPart,
     Message,
@@ -21,7 +22,7 @@ from whimbrel.core.messages import (
     TransferSent,
 )
 from whimbrel.core.migration import control_loop, plan_execution
-from whimbrel.core.migration.progress import MigrationHistory
+from whimbrel.core.migration.reporter import MigrationReporter
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.partition.planner import plan_row
 from whimbrel.core.settings import CoreSettings
@@ -45,7 +46,7 @@ def test_first_arrangement_moves_nothing() -> None:
     net.add("a", "b")
     net.settle()
     assert net.master.room.table.versions == [2] * 7
-    assert not net.said(MigrationRequested) and not net.master.room.history
+    assert not net.said(MigrationRequested) and not net.master.room.reporter.finished
     assert all(node.told == list(range(7)) for node in net.live)
     net.fill()
     net.check()
@@ -64,7 +65,7 @@ def test_a_join_in_the_middle_stops_the_plan() -> None:
     net.run(stop=lambda: not running & {m.id for m in net.master.room.running_migrations()})
     net.settle()
     net.check()
-    history = list(net.master.room.history)
+    history = list(net.master.room.reporter.finished)
     assert [entry["reason"] for entry in history] == ["a member joined", "a member joined"]
     assert history[0]["planned"] == len(first) + int(str(history[0]["remaining"]))
     assert history[1]["completed"] == history[1]["planned"]
@@ -99,7 +100,7 @@ def test_a_failed_migration_is_tried_again_after_a_pause(
     net.check()
     assert net.now_us - begun >= 3 * SECOND
     assert net.now_us - begun < 7 * SECOND
-    history = list(net.master.room.history)
+    history = list(net.master.room.reporter.finished)
     assert sum(int(str(entry["failed"])) for entry in history) == number
     assert history[-1]["completed"] == history[-1]["planned"] and not history[-1]["failed"]
     assert any(note.kind == "migration.failed" for note in net.master.notes)
@@ -120,7 +121,7 @@ def test_every_fifth_failed_plan_in_a_row_is_told(monkeypatch: pytest.MonkeyPatc
     told = net.master.notes
 
     def failed_plans() -> list[object]:
-        return [entry for entry in net.master.room.history if entry["failed"]]
+        return [entry for entry in net.master.room.reporter.finished if entry["failed"]]
 
     for count in (5, 10):
         net.run(
@@ -184,7 +185,8 @@ def test_levelling_that_levels_nothing_is_not_repeated(monkeypatch: pytest.Monke
     net = grown("abc")
     a, b, c = (node.ctx.id for node in net.live)
 
-    def to_and_fro(rows: Sequence[Row], *_: object) -> list[Row]:
+    def to_and_fro(rows: Sequence[Row], *_: object) -> Job[list[Row]]:
+        yield
         target: list[Row] = []
         for row in rows:
             if a not in row:
@@ -195,10 +197,10 @@ def test_levelling_that_levels_nothing_is_not_repeated(monkeypatch: pytest.Monke
                 target.append(row)
         return target
 
-    monkeypatch.setattr(control_loop, "assign", to_and_fro)
+    monkeypatch.setattr(control_loop, "assigning", to_and_fro)
     net.add("d")
     net.run_for(60)
-    reasons = [entry["reason"] for entry in net.master.room.history if entry["planned"]]
+    reasons = [entry["reason"] for entry in net.master.room.reporter.finished if entry["planned"]]
     tries = control_loop.LEVELLINGS_MAX
     assert reasons[-1 - tries :] == ["a member joined", *[control_loop.UNEVEN] * tries]
     assert reasons.count(control_loop.UNEVEN) == tries
@@ -247,7 +249,7 @@ def test_an_empty_grid_is_arranged_in_one_go() -> None:
     net.add("d")
     net.settle()
     net.check(entries=0)
-    assert net.active_max == net.master.room.history[-1]["planned"]
+    assert net.active_max == net.master.room.reporter.finished[-1]["planned"]
     assert net.now_us - began_us < 20 * MS
 
 
@@ -276,7 +278,7 @@ def test_the_limit_holds_from_the_first_structure_on(monkeypatch: pytest.MonkeyP
     top = seen.index(7)
     for before, now in itertools.pairwise(seen[top:]):
         assert now <= max(before, 3)
-    assert room.history[-1]["completed"] == room.history[-1]["planned"]
+    assert room.reporter.finished[-1]["completed"] == room.reporter.finished[-1]["planned"]
 
 
 def test_refilling_starts_before_moves() -> None:
@@ -334,7 +336,7 @@ def test_deep_plans_fill_all_seven() -> None:
     net = Net(settings, 1)
     net.add(*"abcdefgh")
     net.settle()
-    assert net.master.room.replica_depth == 7
+    assert net.master.room.loop.replica_depth == 7
     assert all(None not in row for row in net.master.room.table.rows)
 
 
@@ -359,7 +361,7 @@ def test_figures_add_up_at_every_moment() -> None:
     def watch(node: Node) -> None:
         nonlocal seen_active
         progress = node.room.progress()
-        for process in node.room._loop.history.open:
+        for process in node.room.reporter.open:
             assert process.waiting >= 0 and process.running >= 0
         total = int(str(progress["completed"])) + int(str(progress["failed"]))
         assert int(str(progress["planned"])) == total + int(str(progress["remaining"]))
@@ -375,12 +377,12 @@ def test_figures_add_up_at_every_moment() -> None:
     net.check()
     assert seen_active
     assert net.master.room.progress()["planned"] == 0 and net.master.room.current_process() is None
-    copies = sum(int(str(entry["copies"])) for entry in net.master.room.history)
+    copies = sum(int(str(entry["copies"])) for entry in net.master.room.reporter.finished)
     begun = sum(node.host.begun for node in net.nodes.values())
     assert copies <= begun
     keys = "id reason planned completed remaining failed copies promotions bytes elapsed_s eta_s"
-    assert all(list(entry) == keys.split() for entry in net.master.room.history)
-    assert sum(int(str(entry["bytes"])) for entry in net.master.room.history) > 0
+    assert all(list(entry) == keys.split() for entry in net.master.room.reporter.finished)
+    assert sum(int(str(entry["bytes"])) for entry in net.master.room.reporter.finished) > 0
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -395,26 +397,31 @@ def test_data_that_overtake_the_table_are_not_refused(crash: bool) -> None:
         net.add("e")
     net.settle()
     net.check()
-    assert [entry["failed"] for entry in net.master.room.history] == [0]
+    assert [entry["failed"] for entry in net.master.room.reporter.finished] == [0]
+
+
+def history_of(history_max: int) -> MigrationReporter:
+    settings = msgspec.structs.replace(SETTINGS, history_max=history_max)
+    return MigrationReporter(Net(settings).add_alone("m").ctx)
 
 
 def test_the_history_is_bounded() -> None:
     """Safety rule 9: the latest ``history_max`` processes; a run without work is none."""
-    history = MigrationHistory(history_max=2)
+    history = history_of(2)
     for number in range(4):
-        process = history.begin(f"reason {number}", 0, "m-1")
+        process = history.begin(f"reason {number}", "m-1")
         process.planned = process.completed = number
         assert process.document(SECOND)["eta_s"] == (0.0 if number else None)
-        history.close(process, SECOND)
+        history.close(process)
     assert [entry["id"] for entry in history.finished] == [3, 4] and history.current is None
 
 
 def test_what_was_not_started_is_dropped_with_its_process() -> None:
     """PIM-21: a process that ends counts what it did not start as dropped; none of it waits."""
-    history = MigrationHistory(history_max=2)
-    process = history.begin("a reason", 0, "m-1")
+    history = history_of(2)
+    process = history.begin("a reason", "m-1")
     process.planned, process.completed, process.failed = 9, 2, 1
-    history.close(process, SECOND)
+    history.close(process)
     assert (process.dropped, process.waiting, process.remaining) == (6, 0, 6)
 
 
@@ -438,9 +445,9 @@ def test_copies_that_take_too_long_fail_but_commits_never_do() -> None:
         net.on_send = lambda _f, _t, m: "drop" if isinstance(m, TransferAnswered) else "deliver"
         net.add("c")
         net.run_for(2)
-        net.run(stop=lambda: bool(net.master.room.history))
+        net.run(stop=lambda: bool(net.master.room.reporter.finished))
         net.run_for(0.01)
-        assert net.master.room.history[-1]["failed"] == 1
+        assert net.master.room.reporter.finished[-1]["failed"] == 1
         assert not net.nodes["a"].host.flags and not net.nodes["c"].host.ingesting
         net.on_send = lambda _f, _t, m: (
             "drop" if isinstance(m, MigrationCommitRequested) else "deliver"
@@ -480,4 +487,6 @@ def test_a_long_copy_that_makes_progress_goes_on() -> None:
         begun = net.now_us
         net.settle()
         net.check(30)
-        assert net.now_us - begun > 30 * SECOND and not net.master.room.history[-1]["failed"]
+        assert (
+            net.now_us - begun > 30 * SECOND and not net.master.room.reporter.finished[-1]["failed"]
+        )

@@ -94,7 +94,10 @@ def test_fewer_backups_are_cleared() -> None:
     assert [row.count(None) for row in table.rows] == [5] * table.partition_count
     cleared = [new - old for new, old in zip(table.versions, versions, strict=True)]
     assert all(rise >= 1 for rise in cleared)
-    assert net.master.room.history[-1]["completed"] == net.master.room.history[-1]["planned"]
+    assert (
+        net.master.room.reporter.finished[-1]["completed"]
+        == net.master.room.reporter.finished[-1]["planned"]
+    )
 
 
 def prepared(patch: pytest.MonkeyPatch) -> Net:

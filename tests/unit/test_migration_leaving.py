@@ -38,11 +38,15 @@ def test_one_leaves_and_nothing_is_lost(leaver: str, backups: int) -> None:
     held = net.master.room.table.replica_count(MemberId(leaver))
     net.leave(leaver)
     assert not net.master.room.is_settled()[0]
-    assert not net.master.room._loop.may_leave(MemberId(leaver))
+    assert not net.master.room.loop.may_leave(MemberId(leaver))
     finish(net, leaver)
     net.check()
     assert not net.lost_everything()
-    copies = [process["copies"] for node in [*net.nodes.values()] for process in node.room.history]
+    copies = [
+        process["copies"]
+        for node in [*net.nodes.values()]
+        for process in node.room.reporter.finished
+    ]
     assert held in copies
 
 
@@ -78,11 +82,11 @@ def test_a_repeated_request_is_answered_again() -> None:
     net.leave("c")
     net.settle()
     assert net.master.may_leave == ["c"]
-    done = len(net.master.room.history)
+    done = len(net.master.room.reporter.finished)
     with net.step(net.master):
         net.master.room.leave_requested()
     assert net.master.may_leave == ["c", "c"]
-    assert len(net.master.room.history) == done
+    assert len(net.master.room.reporter.finished) == done
 
 
 def test_nobody_leaves_before_all_have_acknowledged() -> None:

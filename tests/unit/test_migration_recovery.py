@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from tests.unit.migration_net import SETTINGS, FakeHost, Net, wish
+from tests.unit.migration_net import SETTINGS, FakeHost, Net, manager_of, wish
 from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
@@ -21,8 +21,7 @@ from whimbrel.core.messages import (
     StateRequested,
     TablePublished,
 )
-from whimbrel.core.migration.recovery import Account, Settlement, applying, settling
-from whimbrel.core.migration.state_manager import PartitionStateManager
+from whimbrel.core.migration.settlement import Account, Settlement, applying, settling
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
 from whimbrel.errors import InvariantViolation
@@ -102,17 +101,13 @@ def test_versions_never_fall() -> None:
     newer = settle([account("a", 12, "ab"), account("b", 7, "ab", completed=(failed,))])
     assert newer.rows == (RowState(P0, 12, row("ab")),)
     table = PartitionTable(1)
-    manager = PartitionStateManager(
-        Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table
-    )
-    assert finish(applying(manager, newer, 1)) == []
+    manager = manager_of(Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
+    finish(applying(manager, newer, 1))
     assert table.version(P0) == 12
     table = PartitionTable(1)
-    manager = PartitionStateManager(
-        Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table
-    )
+    manager = manager_of(Net(SETTINGS_1).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
     behind = settle([account("a", 5, "ab"), account("b", 5, "ab", completed=(failed,))])
-    assert finish(applying(manager, behind, 1)) == [P0]
+    finish(applying(manager, behind, 1))
     assert table.state(P0) == RowState(P0, 8, row("ab"))
 
 
@@ -161,9 +156,7 @@ def test_a_settlement_is_applied_in_pieces_of_changed_rows(rows_max: int) -> Non
     count = 6
     settings = msgspec.structs.replace(SETTINGS, partition_count=count)
     table = PartitionTable(count)
-    manager = PartitionStateManager(
-        Net(settings).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table
-    )
+    manager = manager_of(Net(settings).add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
     rows = tuple(RowState(PartitionId(pid), 4, row("ab")) for pid in range(count))
     manager.apply_row(rows[0])
     before = table.change_count
@@ -192,7 +185,7 @@ def test_nothing_is_published_before_everybody_has_answered(count: int) -> None:
     net.trace.clear()
     net.crash("a")
     net.run_for(180)
-    assert net.master.room.is_fetching
+    assert net.master.room.loop.recovery.running
     assert not net.master.room.is_settled()[0]
     assert "fetching" in net.master.room.is_settled()[1]
     busy = (TablePublished, MigrationRequested, MigrationCommitRequested, PromotionRequested)
@@ -232,7 +225,7 @@ def test_a_settled_master_keeps_no_account() -> None:
     net.crash("a")
     net.settle()
     assert net.said(StateAnswered)
-    assert not net.master.room._loop.recovery._answers
+    assert not net.master.room.loop.recovery._inquiries
 
 
 def test_who_is_told_to_be_master_takes_charge_at_once() -> None:
@@ -246,7 +239,7 @@ def test_who_is_told_to_be_master_takes_charge_at_once() -> None:
     for _ in range(2):
         with net.step(node):
             node.room.became_master()
-        assert node.room.is_in_charge
+        assert node.room.loop.in_charge
     net.settle()
     assert len([n for n in node.notes if n.kind == "migration.table_settled"]) == 1
 

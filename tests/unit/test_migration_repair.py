@@ -15,6 +15,7 @@ from whimbrel.core.messages import (
     PromotionAnswered,
     PromotionRequested,
     TablePublished,
+    TableRequested,
 )
 from whimbrel.core.migration import repair as repair_module
 from whimbrel.core.migration.repair import promotion_step, without_departed
@@ -98,7 +99,7 @@ def test_a_lost_partition_gets_an_empty_primary() -> None:
         net.settle()
         net.check()
     room = net.master.room
-    assert room.partitions_lost == net.settings.partition_count
+    assert room.reporter.partitions_lost == net.settings.partition_count
     assert net.master.lost == [(pid, 6) for pid in range(net.settings.partition_count)]
     assert room.table.row(PartitionId(0))[0] == "a"
     assert room.table.version(PartitionId(0)) == before + 2 + 1
@@ -113,12 +114,12 @@ def test_partitions_stay_unowned_until_a_data_member_comes() -> None:
     net.fill()
     net.crash("a")
     net.run_for(1)
-    assert net.master.room.partitions_lost == net.settings.partition_count
+    assert net.master.room.reporter.partitions_lost == net.settings.partition_count
     assert not net.master.room.is_settled()[0]
     net.add("b")
     net.settle()
     net.check()
-    assert net.master.room.partitions_lost == net.settings.partition_count
+    assert net.master.room.reporter.partitions_lost == net.settings.partition_count
 
 
 def test_a_promotion_waits_for_the_table_that_its_member_is_being_sent() -> None:
@@ -131,9 +132,8 @@ def test_a_promotion_waits_for_the_table_that_its_member_is_being_sent() -> None
     net.settle()
     net.fill()
     net.trace.clear()
-    publisher = net.master.room._loop.publisher
     with net.step(net.master):
-        publisher.table_requested(MemberId("b"), 1)
+        net.master.room.loop.publisher.handlers()[TableRequested](MemberId("b"), TableRequested(1))
         net.master.room.on_timer("migration.repeat")
     net.run(stop=lambda: any(message.more for _, message in net.tables()))
     net.crash("c")
@@ -165,7 +165,7 @@ def test_a_repeated_batch_changes_nothing(lost: type) -> None:
     net.settle()
     net.check()
     assert count == 3
-    history = net.master.room.history[-1]
+    history = net.master.room.reporter.finished[-1]
     assert history["promotions"] == len(net.master.lost)
     assert history["failed"] == 0 and history["completed"] == history["planned"]
 
@@ -250,7 +250,7 @@ def test_a_repair_that_begins_anew_has_ended_for_listeners() -> None:
     net.fill()
     events: list[GridEvent] = []
     net.master.room.tell_events(events.append)
-    repair = net.master.room._loop.repair
+    repair = net.master.room.loop.repair
     net.crash("e")
     assert repair.has_rows_left
     net.crash("d")
@@ -269,7 +269,7 @@ def test_the_rest_of_a_repair_is_in_its_story() -> None:
     net.add("a", "b", "c")
     net.settle()
     master = net.master
-    loop = master.room._loop
+    loop = master.room.loop
     net.crash("c")
     assert loop.repair.has_rows_left
     assert loop._process is not None

@@ -47,7 +47,7 @@ def most_flags(net: Net, *names: str) -> dict[str, int]:
 
 def run_until_waiting(net: Net, name: str, count: int) -> None:
     """Until a member has so many requests whose turn has not come."""
-    source = net.nodes[name].room._source
+    source = net.nodes[name].room.source
     net.run(net.now_us + 1000 * MS, stop=lambda: source.waiting_count >= count)
     assert source.waiting_count >= count
 
@@ -75,7 +75,7 @@ def test_each_destination_has_its_own_turn() -> None:
     net.add("b", "c")
     run_until_waiting(net, "a", 2)
     net.run_for(0.004)
-    copying = net.nodes["a"].room._source.copying()
+    copying = net.nodes["a"].room.source.copying()
     assert sorted(outgoing.sending.member for outgoing in copying) == ["b", "c"]
     net.settle()
     net.check(ENTRIES)
@@ -99,14 +99,14 @@ def test_what_fits_exactly_begins_together(excess: int, together: int) -> None:
     """
     bytes_max = 40
     net = full_net(bytes_max, members=2, backups=0)
-    node, source = net.nodes["b"], net.nodes["b"].room._source
+    node, source = net.nodes["b"], net.nodes["b"].room.source
     for pid in node.host.data:
         node.host.data[pid] = (bytes(bytes_max),)
     net.delay_us = lambda is_data: 20 * MS if is_data else MS
     net.add("c")
     run_until_waiting(net, "b", 2)
     (first,) = source.copying()
-    for number, request in enumerate(source._waiting.values()):
+    for number, (request, _) in enumerate(source._waiting.values()):
         size = bytes_max // 2 + excess * (number == 1)
         node.host.data[request.migration.partition_id] = (bytes(size),)
     net.run(net.now_us + 1000 * MS, stop=lambda: first not in source.copying())
@@ -126,7 +126,7 @@ def test_what_waits_is_given_up_with_who_asked_or_would_take_it(gone: str) -> No
     net.crash("d" if gone == "destination" else "a")
     net.settle()
     net.check(ENTRIES)
-    assert all(node.room._source.waiting_count == 0 for node in net.live)
+    assert all(node.room.source.waiting_count == 0 for node in net.live)
 
 
 def test_a_turn_is_checked_when_it_comes() -> None:
@@ -142,7 +142,7 @@ def test_a_turn_is_checked_when_it_comes() -> None:
     flagged = flags_of(net, "b")
     node.ctx.members = msgspec.structs.replace(node.ctx.members, state=ClusterState.NO_MIGRATION)
     before = len(net.trace)
-    net.run(net.now_us + 3000 * MS, stop=lambda: node.room._source.waiting_count == 0)
+    net.run(net.now_us + 3000 * MS, stop=lambda: node.room.source.waiting_count == 0)
     answers = [
         m for a, _, m in net.trace[before:] if a == "b" and isinstance(m, MigrationDataAnswered)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.migration_net import Net
+from tests.unit.migration_net import Net, watch_verdicts
 
 from whimbrel.core.events import Moment
 from whimbrel.core.model import MigrationInfo, MigrationKind, Verdict
@@ -18,13 +18,13 @@ def test_every_verdict_is_told_once_with_its_time() -> None:
     net.fill()
     told: list[tuple[MigrationInfo, int]] = []
     room = net.master.room
-    room.on_migration_decided = lambda migration, elapsed_us: told.append((migration, elapsed_us))
-    before = len(room.history)
+    watch_verdicts(room, lambda migration, elapsed_us: told.append((migration, elapsed_us)))
+    before = len(room.reporter.finished)
     net.add("d")
     net.settle()
     net.crash("d")
     net.settle()
-    documents = list(room.history)[before:]
+    documents = list(room.reporter.finished)[before:]
     completed = sum(int(document["completed"] or 0) for document in documents)
     assert len(told) == completed > 0
     assert all(migration.verdict is Verdict.SUCCESS for migration, _ in told)
@@ -44,9 +44,7 @@ def test_every_migration_begins_and_ends_for_the_master_s_listeners() -> None:
     net.settle()
     net.fill()
     heard: list[tuple[Moment, int]] = []
-    net.master.room._loop.reporter.hook = lambda moment, event: heard.append(
-        (moment, event.partition_id)
-    )
+    net.master.room.reporter.hook = lambda moment, event: heard.append((moment, event.partition_id))
     net.crash("c")
     net.settle()
     begun = sorted(pid for moment, pid in heard if moment is Moment.START)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.migration_net import SETTINGS, FakeHost, Net
+from tests.unit.migration_net import SETTINGS, FakeHost, Net, manager_of
 from tests.unit.rows import row_from, slots_changed
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, PartitionId, ReplicaIndex, Row
 from whimbrel.core.messages import TableImage
-from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.hashing import calculate_stamp
 from whimbrel.core.partition.table import PartitionTable, filled_count
@@ -114,7 +113,7 @@ def test_received_rows_are_compared_by_version() -> None:
     """
     table = small_table()
     row = row_from([B, None, C])
-    manager = PartitionStateManager(Net(SETTINGS).add_alone("k").ctx, FakeHost(A, 3), table)
+    manager = manager_of(Net(SETTINGS).add_alone("k").ctx, FakeHost(A, 3), table)
     assert not manager.apply_row(RowState(pid(1), 4, row_from([D])))
     assert not manager.apply_row(RowState(pid(1), 5, row))
     assert table.state(pid(1)) == RowState(pid(1), 5, row)

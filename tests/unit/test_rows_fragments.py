@@ -363,5 +363,7 @@ def test_one_plan_for_a_trigger() -> None:
     net.check()
     plans = [note for note in net.master.notes if note.kind == "migration.planned"]
     assert len(plans) == 1 and len(net.kinds()) > 1
-    (process,) = [one for one in net.master.room.history if one["reason"] == "a member joined"][-1:]
+    (process,) = [
+        one for one in net.master.room.reporter.finished if one["reason"] == "a member joined"
+    ][-1:]
     assert process["planned"] == process["completed"] == len(net.kinds())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
-from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
+from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, watch_verdicts, wish
 from tests.unit.rows import row_from
 
 from whimbrel.core.effects import Note
@@ -153,7 +153,7 @@ def test_nothing_is_planned_while_promotions_are_under_way(
         promotions += isinstance(message, lost)
         return "drop" if isinstance(message, lost) and promotions < 3 else "deliver"
 
-    loop = net.master.room._loop
+    loop = net.master.room.loop
     planned: list[tuple[bool, list[MemberId]]] = []
 
     def heard(kind: str) -> None:
@@ -172,7 +172,7 @@ def test_nothing_is_planned_while_promotions_are_under_way(
     net.settle()
     net.check()
     assert promotions >= 3 and planned == [(False, [])]
-    assert net.master.room.history[-1]["failed"] == 0
+    assert net.master.room.reporter.finished[-1]["failed"] == 0
 
 
 def test_a_new_master_first_tells_the_table_as_it_found_it() -> None:
@@ -214,7 +214,7 @@ def test_nothing_starts_after_a_failure(number: int, parallel: int) -> None:
         failed = [note for note in node.notes if note.kind == "migration.failed"]
         if failed and not failed_us:
             failed_us.append(net.now_us)
-        execution = net.master.room._loop.execution
+        execution = net.master.room.loop.execution
         if failed_us and net.now_us < failed_us[0] + 3 * SECOND:
             late.extend(f.started_us for f in execution.running_migrations.values())
             if not execution.running_migrations:
@@ -229,7 +229,7 @@ def test_nothing_starts_after_a_failure(number: int, parallel: int) -> None:
     net.check()
     assert len(refused) == 1 and len(failed_us) == 1
     assert not [us for us in late if us >= failed_us[0]], "a start after the failure"
-    first, second = list(net.master.room.history)[-2:]
+    first, second = list(net.master.room.reporter.finished)[-2:]
     assert first["failed"] == 1 and int(str(first["remaining"])) > 0
     assert second["reason"] == "retry after a failed migration" and not second["failed"]
 
@@ -239,8 +239,8 @@ def test_a_start_that_fails_at_once_ends_the_plan() -> None:
     which could start, does not.
     """
     net = grown("abcd")
-    execution = net.master.room._loop.execution
-    process = net.master.room._loop.history.begin("by hand", net.now_us, "m-1")
+    execution = net.master.room.loop.execution
+    process = net.master.room.reporter.begin("by hand", "m-1")
     plan = []
     for pid, name in enumerate(("z", "", "")):
         row = net.master.room.table.row(PartitionId(pid))
@@ -299,7 +299,7 @@ def test_a_slot_is_cleared_after_what_is_open_in_its_partition(
     version = net.master.room.table.version(P0)
     wish(monkeypatch, {0: "dbc"})
     for node in net.live:
-        node.room._loop.depth = 3
+        node.room.loop.depth = 3
     net.backup_count = 2
     for name in "abce":
         net.nodes[name].host.backup_count = 2
@@ -340,7 +340,7 @@ def test_refilling_is_started_before_balancing(monkeypatch: pytest.MonkeyPatch) 
             for node in net.live:
                 with net.step(node):
                     version = node.room.table.version(pid) + 1
-                    node.room._manager.change(pid, row_from([MemberId("a")]), version)
+                    node.room.manager.change(pid, row_from([MemberId("a")]), version)
         wish(monkeypatch, wanted)
         net.add("c", "d")
         net.settle()
@@ -369,15 +369,15 @@ def test_figures_are_those_of_what_happens() -> None:
     settings = msgspec.structs.replace(SETTINGS, partition_count=30, migration_max_parallel=2)
     net = grown("abc", settings=settings)
     room = net.master.room
-    loop = room._loop
+    loop = room.loop
     verdicts: Counter[Verdict] = Counter()
-    room.on_migration_decided = lambda one, _us: verdicts.update([one.verdict])
+    watch_verdicts(room, lambda one, _us: verdicts.update([one.verdict]))
     seen: Counter[str] = Counter()
 
     def watch(_: Node) -> None:
         if net.master.room is not room:
             return
-        open_ones = loop.history.open
+        open_ones = room.reporter.open
         under_way = Counter(
             running.process.number for running in loop.execution.running_migrations.values()
         )
@@ -389,8 +389,8 @@ def test_figures_are_those_of_what_happens() -> None:
         if not loop.execution.failure:  # what a failure dropped is counted when its plan has ended
             waiting = sum(process.waiting for process in open_ones)
             assert waiting == loop.execution.queue.waiting_count
-        done = sum(int(str(one["completed"])) for one in room.history)
-        failed = sum(int(str(one["failed"])) for one in room.history)
+        done = sum(int(str(one["completed"])) for one in room.reporter.finished)
+        failed = sum(int(str(one["failed"])) for one in room.reporter.finished)
         done += sum(process.completed for process in open_ones)
         failed += sum(process.failed for process in open_ones)
         assert (done, failed) == (verdicts[Verdict.SUCCESS], verdicts[Verdict.FAILED])
@@ -406,7 +406,7 @@ def test_figures_are_those_of_what_happens() -> None:
     net.check()
     assert verdicts[Verdict.FAILED] == 1 and verdicts[Verdict.SUCCESS] > 30
     assert seen["running"] and seen["waiting"]
-    for entry in room.history:
+    for entry in room.reporter.finished:
         assert entry["planned"] == sum(int(str(entry[key])) for key in FIGURES)
 
 
@@ -429,12 +429,12 @@ def test_below_4_1_repair_waits_for_a_promotion_under_way(monkeypatch: pytest.Mo
     net.on_send = fate
     net.crash("d")
     net.run_for(1)
-    assert net.master.room._loop.repair.is_promoting
+    assert net.master.room.loop.repair.is_promoting
     version = net.master.room.table_version
     assert version is not None
     net.crash("c")
     net.run_for(1)
-    assert net.master.room._loop.repair.is_promoting
+    assert net.master.room.loop.repair.is_promoting
     assert net.master.room.table_version == version
     net.settle()
     net.check()

@@ -28,6 +28,7 @@ from whimbrel.core.messages import (
 )
 from whimbrel.core.migration.recovery import Recovery
 from whimbrel.core.migration.repair import image_of, promotion_step
+from whimbrel.core.migration.settlement import settling_rows
 from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, RowState, Verdict
 
 A, B, C = (MemberId(name) for name in "abc")
@@ -44,7 +45,7 @@ class Fetch:
         self.node: Node = Net(SETTINGS_1).add_alone("b")
         infos = [MemberInfo(member, Address("h", 9)) for member in (A, C)]
         self.node.ctx.members = MemberList(1, (self.node.info, *infos))
-        self.recovery = Recovery(self.node.ctx, self.node.room._manager)
+        self.recovery = Recovery(self.node.ctx, self.node.room.manager, settling_rows)
         self.rounds: list[int] = []
         self.start()
 
@@ -62,6 +63,9 @@ class Fetch:
         number = self.rounds[-1] if number is None else number
         self.recovery.answered(MemberId(sender), StateAnswered(number, image, (), ()))
 
+    def waiting_for(self) -> list[MemberId]:
+        return [inquiry.asked for inquiry in self.recovery.unanswered()]
+
     def end(self) -> RowState:
         """The row that is settled on."""
         finish(self.recovery.finishing(()))
@@ -78,7 +82,7 @@ def test_an_answer_of_an_earlier_fetch_is_not_this_ones() -> None:
     fetch.start()
     fetch.answer("a", 3, "bc", fetch.rounds[0])
     fetch.answer("c", 3, "bc", fetch.rounds[0])
-    assert fetch.recovery.waiting_for() == [A, C]
+    assert fetch.waiting_for() == [A, C]
     fetch.answer("a", 4, "cb")
     fetch.answer("c", 3, "bc")
     assert fetch.end() == RowState(P0, 4, row("cb"))
@@ -95,7 +99,7 @@ def test_a_stranger_or_a_leaver_has_no_say_in_the_table() -> None:
     fetch.answer("c", 3, "bc")
     assert fetch.end() == RowState(P0, 3, row("bc"))
     fetch.answer("c", 5, "cb")
-    assert fetch.recovery.waiting_for() == []
+    assert fetch.waiting_for() == []
 
 
 def test_parts_of_an_answer_are_taken_in_order() -> None:
@@ -109,11 +113,11 @@ def test_parts_of_an_answer_are_taken_in_order() -> None:
     last = StateAnswered(number, nothing, (), (), part=1)
     first = StateAnswered(number, image, (), (), part=0, more=True)
     fetch.recovery.answered(C, last)
-    assert fetch.recovery.waiting_for() == [C]
+    assert fetch.waiting_for() == [C]
     for message in (first, first, last):
-        assert fetch.recovery.waiting_for() == [C]
+        assert fetch.waiting_for() == [C]
         fetch.recovery.answered(C, message)
-    assert fetch.recovery.waiting_for() == [] and fetch.end() == RowState(P0, 2, row("cb"))
+    assert fetch.waiting_for() == [] and fetch.end() == RowState(P0, 2, row("cb"))
 
 
 def test_an_old_failure_does_not_undo_a_newer_commit() -> None:
@@ -173,7 +177,7 @@ def test_only_the_source_says_that_all_is_copied(monkeypatch: pytest.MonkeyPatch
     """ADL-16: an answer of anybody but the data source begins no commit and fails nothing."""
     move = OneMove(monkeypatch)
     (one,) = move.running
-    execution = move.net.master.room._loop.execution
+    execution = move.net.master.room.loop.execution
     for sender in "bc":
         for success in (True, False):
             move.tell(sender, MigrationDataAnswered(one.id, success, "", 1))
@@ -215,21 +219,21 @@ def test_only_the_promoted_member_says_that_it_is_promoted(
     net.crash("d")
     net.run_for(1)
     master = net.master
-    batches = master.room._loop.repair.batches
+    batches = master.room.loop.repair.batches
     number, batch = next(iter(batches.items()))
-    assert batch.destination == "b"
+    assert batch.asked == "b"
     before = list(master.room.table.versions)
     for sender, message in (
         ("a", PromotionAnswered(number, True, "")),
         ("c", PromotionAnswered(number, True, "")),
-        (batch.destination, PromotionAnswered(number, False, "no")),
-        (batch.destination, PromotionAnswered(number + 10**9, True, "")),
+        (batch.asked, PromotionAnswered(number, False, "no")),
+        (batch.asked, PromotionAnswered(number + 10**9, True, "")),
     ):
         with net.step(master):
             master.room.on_message(MemberId(sender), message)
     assert number in batches and master.room.table.versions == before
     with net.step(master):
-        master.room.on_message(batch.destination, PromotionAnswered(number, True, ""))
+        master.room.on_message(batch.asked, PromotionAnswered(number, True, ""))
     assert number not in batches and master.room.table.versions != before
 
 
@@ -247,7 +251,7 @@ def test_a_row_that_only_a_commit_can_have_made_commits(
     one = desk.migration()
     moments: list[str] = []
     hook = lambda moment, _event: moments.append(moment.value)  # noqa: E731
-    desk.net.nodes[side].room._manager.hook = hook
+    desk.net.nodes[side].room.manager.hook = hook
     start_both(desk, one)
     done = one.with_verdict(Verdict.SUCCESS)
     after = RowState(P0, done.final_version, one.step.apply(desk.net.nodes["a"].room.table.row(P0)))
@@ -293,7 +297,7 @@ def test_numbers_of_an_earlier_master_are_not_the_new_ones() -> None:
     """
     net = grown("abc")
     c = net.nodes["c"]
-    heard = c.room._subscriber._heard
+    heard = vars(c.room.subscriber)["_heard"]
     done = copy_of(c, 0, "x", 0)
     tell(net, "c", "a", TablePublished(heard + 1, NOTHING, (done,), False, heard, 0))
     assert [one.id for one in c.room.completed_migrations()] == ["m0"]
@@ -342,7 +346,7 @@ def test_the_same_promotion_twice_changes_nothing_the_second_time(
     one = MigrationInfo("p0", P[0], step, A, b.room.table.version(P[0]) + 1)
     image = image_of(7, [RowState(P[0], one.final_version, step.apply(before))])
     moments: list[object] = []
-    b.room._manager.hook = lambda *moment: moments.append(moment)
+    b.room.manager.hook = lambda *moment: moments.append(moment)
     seen: list[tuple[object, ...]] = []
     for number in (1, 1, 2):
         start = len(net.trace)

@@ -24,9 +24,9 @@ from whimbrel.core.messages import (
     StampPublished,
     TablePublished,
 )
-from whimbrel.core.migration.recovery import Account
 from whimbrel.core.migration.repair import image_of, promotion_step
-from whimbrel.core.migration.serial.recovery import settle_serial
+from whimbrel.core.migration.serial.settlement import settle_table
+from whimbrel.core.migration.settlement import Account
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.errors import InvariantViolation, ProtocolError
 
@@ -366,7 +366,7 @@ def test_promotions_go_member_by_member_with_the_whole_table() -> None:
 
     def watch(_: Node) -> None:
         nonlocal busiest
-        busiest = max(busiest, len(net.master.room._loop.repair.batches))
+        busiest = max(busiest, len(net.master.room.loop.repair.batches))
 
     net.after_step = watch
     net.crash("b")
@@ -433,7 +433,7 @@ def test_the_newest_table_is_the_table() -> None:
     old = account(A, {0: (10, "ab"), 1: (9, "ba")}, stale)
     new = account(B, {0: (11, "abc"), 1: (9, "ba")}, undecided, completed=(done,))
     for accounts in ([old, new], [new, old]):
-        found = settle_serial(accounts)
+        found = settle_table(accounts)
         assert found.rows == new.rows
         assert found.completed[0] == done
         assert [one.id for one in found.rolled_back] == ["open"]
@@ -444,7 +444,7 @@ def test_the_newest_table_is_the_table() -> None:
 def test_two_tables_of_one_version_stop_a_new_master() -> None:
     """Bug 9: one version, two tables: stop rather than choose."""
     with pytest.raises(InvariantViolation):
-        settle_serial([account(A, {0: (5, "ab")}), account(B, {0: (5, "ba")})])
+        settle_table([account(A, {0: (5, "ab")}), account(B, {0: (5, "ba")})])
 
 
 @pytest.mark.parametrize("kind", [MigrationRequested, MigrationCommitRequested])

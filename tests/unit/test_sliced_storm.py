@@ -16,7 +16,7 @@ from tests.unit.test_migration_storm import Storm
 from tests.unit.test_serial_storm import SerialStorm, SwitchStorm
 
 from whimbrel.core.messages import Message, StateAnswered, TablePublished
-from whimbrel.core.migration import control_loop, plan_queue, recovery
+from whimbrel.core.migration import control_loop, plan_queue, recovery, settlement
 from whimbrel.core.partition import assignment, levelling
 
 SLICES = ("migration.slice", "migration.account")
@@ -25,6 +25,7 @@ PIECES = (
     (control_loop, "ROWS_LOOKED"),
     (plan_queue, "QUEUES_FILLED"),
     (recovery, "ROWS_COMPARED"),
+    (settlement, "ROWS_COMPARED"),
     (assignment, "ROWS_TAKEN"),
     (assignment, "ROWS_CHANGED"),
     (assignment, "ROWS_MOVED"),

@@ -173,7 +173,7 @@ def _change(
     else:
         grid.install(grid.members[:-1])
     grid.run()
-    process = [entry for entry in grid.master.room.history if entry["copies"]]
+    process = [entry for entry in grid.master.room.reporter.finished if entry["copies"]]
     migrations, copies = (int(str(process[-1][name])) for name in ("completed", "copies"))
     bound_s = _bound_s(size, model, mode, event, copies, primaries)
     seconds = (grid.now_us - begin_us) / 1e6

@@ -249,7 +249,7 @@ def control_plane(partitions: int, count: int) -> Parts:
     cluster.leave(cluster.members[2])
     part("leave")
     cluster.kill(cluster.master)
-    cluster.run_until(lambda: cluster.master.engine.member.migrations.is_in_charge)
+    cluster.run_until(lambda: cluster.master.engine.member.migrations.loop.in_charge)
     part("crash of the master")
     return parts
 

@@ -49,7 +49,7 @@ def check_roles(member: Member) -> None:
 def check_fragments(member: Member) -> None:
     """No fragment above its structure's backup count, none where we have no role (ADL-73)."""
     for replica in member.dataplane.partitions:
-        if member.migrations.active_migration(replica.pid) is not None or replica.is_behind:
+        if replica.pid in member.migrations.manager.active or replica.is_behind:
             continue
         for fragment in replica.fragments.values():
             check(replica.index != NO_INDEX, "a member holds fragments only where it is a replica")
@@ -63,8 +63,8 @@ def check_migrations(member: Member) -> None:
     """The migrating flag has a migration, and the master keeps the cap (PIM-24)."""
     for replica in member.dataplane.partitions:
         if replica.migrating:
-            active = member.migrations.active_migration(replica.pid)
-            check(active is not None, "the migrating flag belongs to an active migration")
+            is_active = replica.pid in member.migrations.manager.active
+            check(is_active, "the migrating flag belongs to an active migration")
     running: dict[PartitionId, None] = {}
     load: dict[MemberId, int] = {}
     for migration in member.migrations.running_migrations():

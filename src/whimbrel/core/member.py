@@ -133,7 +133,7 @@ class Member:
     @property
     def is_joined(self) -> bool:
         """Whether we are on the cluster's list, and not expelled since."""
-        return self.membership.is_joined
+        return self.membership.is_joined and not self.is_expelled
 
     def service(self, wanted: type[S]) -> S:
         """The service of a kind, by its class."""

@@ -252,7 +252,7 @@ class Safety:
     def depth(self) -> int:
         """Replicas per row that are wanted and possible; a kept seat counts as possible."""
         groups = self._groups([*self._staying(), *self._away()])
-        return min(self._migrations.replica_depth, len(groups), REPLICA_SLOTS)
+        return min(self._migrations.loop.replica_depth, len(groups), REPLICA_SLOTS)
 
     def missing_replicas(self) -> int:
         """Replicas asked for that no present member holds."""

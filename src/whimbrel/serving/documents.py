@@ -199,7 +199,7 @@ class Documents:
         """The process under way and the finished ones of this master, oldest first."""
         migrations = self._member.migrations
         current = migrations.current_process()
-        return _encode({"current": current, "history": list(migrations.history)})
+        return _encode({"current": current, "history": list(migrations.reporter.finished)})
 
     def structures(self, _: bytes = b"") -> bytes:
         """The live structures with their synchronous and asynchronous backups, by kind and name."""
@@ -275,7 +275,7 @@ class Documents:
                 already_leaving=member.ctx.leaving,
                 group_kind=member.ctx.settings.member_group,
                 group_patterns=member.ctx.settings.member_group_patterns,
-                depth=member.migrations.replica_depth,
+                depth=member.migrations.loop.replica_depth,
             )
         )
 
@@ -335,7 +335,7 @@ class Documents:
         """
         order = _decoded(arguments, SeenOrder)
         migrations = self._member.migrations
-        if not migrations.is_in_charge or migrations.is_fetching:
+        if not migrations.loop.in_charge or migrations.loop.recovery.running:
             raise UsageError("this member is not the master, or not yet")
         is_same = migrations.see_losses(order.name)
         return _encode({"same": is_same, "done": is_same and migrations.is_published()})

@@ -39,7 +39,7 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["registry_announcements"] = member.registry.announcing_count()
     lost = summary_of(member.migrations.losses.unseen())
     figures["partitions_lost"], figures["partitions_lost_whole"] = lost["partitions"], lost["whole"]
-    figures["partitions_lost_total"] = member.migrations.partitions_lost
+    figures["partitions_lost_total"] = member.migrations.reporter.partitions_lost
     figures["messages_from_strangers_total"] = member.strangers_total
     figures["partitions_owned"] = server.table.primary_count(server.ctx.id)
     merged = member.merging.totals.values()

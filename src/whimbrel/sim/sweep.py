@@ -149,11 +149,11 @@ class _RebalanceRun:
         """Who takes part in the newest migration, as the master knows it."""
         for host in self.world.up_hosts():
             migrations = host.member.migrations
-            if not migrations.is_in_charge:
+            if not migrations.loop.in_charge:
                 continue
             self._roles["master"] = host.name
-            for batch in migrations._loop.repair.batches.values():
-                self._roles["destination"] = self._name_of(batch.destination)
+            for batch in migrations.loop.repair.batches.values():
+                self._roles["destination"] = self._name_of(batch.asked)
             for migration in migrations.running_migrations()[-1:]:
                 primary = migrations.table.rows[migration.partition_id][0]
                 self._roles["source"] = self._name_of(primary)

@@ -88,7 +88,7 @@ class Watch:
         follow_mode = migrations._follow_mode
 
         def probe() -> None:
-            execution = migrations._loop.execution
+            execution = migrations.loop.execution
             load = execution.load
 
             def probed_load(*arguments: Any) -> None:
@@ -99,9 +99,9 @@ class Watch:
             vars(execution)["load"] = probed_load
 
         def probed_follow() -> None:
-            before = migrations._loop
+            before = migrations.loop
             follow_mode()
-            if migrations._loop is not before:
+            if migrations.loop is not before:
                 probe()
 
         probe()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.core.messages import StateAnswered
-from whimbrel.core.migration.publication import Subscriber
+from whimbrel.core.messages import StateAnswered, StateRequested
+from whimbrel.core.migration.mode import Subscriber
 from whimbrel.core.migration.state_manager import PartitionStateManager
 
 ACCOUNT_TIMER = "migration.account"
@@ -29,11 +29,12 @@ class AccountTelling:
         self._asked: tuple[MemberId, int] | None = None
         self._part = 0
 
-    def begin(self, master: MemberId, number: int) -> None:
-        """Answer a question, from the first part on."""
-        self._asked = (master, number)
-        self._part = 0
-        self.go_on()
+    def requested(self, sender: MemberId, message: StateRequested) -> None:
+        """Answer the one we take for master, from the first part on."""
+        if sender == self._ctx.master and sender != self._ctx.id:
+            self._asked = (sender, message.round)
+            self._part = 0
+            self.go_on()
 
     def go_on(self) -> None:
         """Send the next part, unless the one who asked is the master no longer."""

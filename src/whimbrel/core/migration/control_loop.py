@@ -9,25 +9,21 @@ starts again from the table as it is then. What each stage does is in its own mo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from whimbrel.core.check import check
-from whimbrel.core.context import Context
 from whimbrel.core.ids import EMPTY_ROW, REPLICA_SLOTS, MemberId, PartitionId, Row
 from whimbrel.core.jobs import Job, finish
-from whimbrel.core.migration.loopback import Loopback
+from whimbrel.core.migration.context import MigrationContext
 from whimbrel.core.migration.member_changes import departed, forfeited, reason_of
 from whimbrel.core.migration.plan_execution import DISPATCH_TIMER, PlanExecution
-from whimbrel.core.migration.progress import MigrationHistory, MigrationProcess
-from whimbrel.core.migration.publication import Publisher, Subscriber
+from whimbrel.core.migration.progress import MigrationProcess
 from whimbrel.core.migration.recovery import Recovery
 from whimbrel.core.migration.repair import Repair
-from whimbrel.core.migration.reporter import MigrationReporter
-from whimbrel.core.migration.state_manager import PartitionStateManager
+from whimbrel.core.migration.requests import Asking
 from whimbrel.core.model import ClusterState, MemberList, Step
-from whimbrel.core.partition.assignment import assign, assigning
+from whimbrel.core.partition.assignment import assigning
 from whimbrel.core.partition.groups import group_warnings, member_groups
-from whimbrel.core.partition.planner import plan_row
+from whimbrel.core.partition.planner import plan_row, remove_cycles
 from whimbrel.core.partition.table import filled_count
 
 RETRY_TIMER = "migration.retry"
@@ -52,52 +48,35 @@ _THE_END = object()
 """Stands for the end of a job."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopParts:
-    """What a control loop is made of; other ways of migrating have others (``serial.mode``)."""
-
-    publisher: type[Publisher] = Publisher
-    recovery: type[Recovery] = Recovery
-    repair: type[Repair] = Repair
-    execution: type[PlanExecution] = PlanExecution
-    repairs_meanwhile: bool = True
-    """Whether rows that nobody works on are repaired while migrations or promotions run."""
-
-
 class ControlLoop:
     """What the master does; idle on every other member.
 
     Args:
-        parts: What it is made of.
-        on_lost: Told of every primary lost: partition and lost backup count (ADL-05, ADL-06).
+        room: Shared with the participant's side.
+        is_grid_empty: Whether no structure is known that could have entries.
         on_may_leave: Told which leaving member is in no row any more.
     """
 
     def __init__(
         self,
-        parts: LoopParts,
-        ctx: Context,
-        manager: PartitionStateManager,
-        subscriber: Subscriber,
-        loopback: Loopback,
-        on_lost: Callable[[PartitionId, int], None],
+        room: MigrationContext,
+        is_grid_empty: Callable[[], bool],
         on_may_leave: Callable[[MemberId], None],
     ) -> None:
-        self._ctx = ctx
-        self._manager = manager
-        self._subscriber = subscriber
+        self._ctx, self._manager, self._versioning = room.ctx, room.manager, room.versioning
+        self._subscriber, self._reporter = room.subscriber, room.reporter
         self._on_may_leave = on_may_leave
-        self._repairs_meanwhile = parts.repairs_meanwhile
-        self.reporter = MigrationReporter(ctx)
-        self.history = MigrationHistory(ctx.settings.history_max, self.reporter)
-        owed: dict[PartitionId, dict[MemberId, None]] = {}
-        self.publisher = parts.publisher(ctx, manager, owed)
-        self.recovery = parts.recovery(ctx, manager)
-        self.repair = parts.repair(
-            ctx, manager, self.publisher, loopback, owed, on_lost, self._decided
+        self.publisher = room.publisher
+        self.recovery = Recovery(room.ctx, room.manager, room.mode.settling)
+        self.repair = Repair(room)
+        self.execution = PlanExecution(room, is_grid_empty)
+        self.asking: tuple[Asking, ...] = (
+            self.recovery,
+            self.publisher,
+            self.execution,
+            self.repair,
         )
-        self.execution = parts.execution(ctx, manager, self.publisher, loopback, self._decided)
-        self.repair.reporter = self.execution.reporter = self.reporter
+        """Whose requests are repeated until they are answered."""
         self.in_charge = False
         """Whether this member acts as master; it may still be fetching."""
         self.depth = DEPTH_DEFAULT
@@ -148,9 +127,9 @@ class ControlLoop:
         self.execution.stop()
         self.publisher.stop()
         self._told_to_leave.clear()
-        for process in list(self.history.open):
+        for process in list(self._reporter.open):
             process.running = 0
-            self.history.close(process, self._ctx.now_us)
+            self._reporter.close(process)
         self._process = None
 
     def members_changed(self, old: MemberList, new: MemberList) -> None:
@@ -195,8 +174,8 @@ class ControlLoop:
         busy = self.execution.running_migrations or self.repair.is_promoting
         if self._manager.table.initialised and busy and self._ctx.state.promotion_allowed:
             self._close_process()
-            if self._repairs_meanwhile:
-                self._process = self.history.begin(reason, self._ctx.now_us, self._ctx.cause)
+            if self._versioning.may_begin(1):
+                self._process = self._reporter.begin(reason, self._ctx.cause)
                 self.repair.run(self._process, self.execution.running_migrations)
 
     def retry_due(self) -> None:
@@ -219,7 +198,7 @@ class ControlLoop:
         if not self.in_charge:
             return
         if self.recovery.running:
-            if self.recovery.waiting_for():
+            if self.recovery.unanswered():
                 return
             if self._job is None:
                 self._begin(self._finishing_recovery())
@@ -319,7 +298,7 @@ class ControlLoop:
         self._planned_leaving = self._ctx.leaving
         self._told_to_leave.clear()
         if self._process is None:
-            self._process = self.history.begin(reason, self._ctx.now_us, self._due_cause)
+            self._process = self._reporter.begin(reason, self._due_cause)
         self._resume()
         if self._manager.table.initialised:
             self.repair.run(self._process, ())
@@ -349,9 +328,9 @@ class ControlLoop:
 
     def _replacing_lost(self) -> Job[None]:
         """Give partitions without any replica a new, empty primary (ADL-05)."""
-        lost = self.repair.lost_partitions() if self._manager.table.initialised else []
+        lost = self._manager.table.empty_partitions() if self._manager.table.initialised else []
         if lost and self._groups():
-            targets = yield from self._aims()
+            targets = yield from self._targets()
             primaries = {pid: targets[pid][0] for pid in lost}
             yield from self.repair.replacing_lost(
                 {pid: member for pid, member in primaries.items() if member is not None}
@@ -368,12 +347,17 @@ class ControlLoop:
 
     def _planning_of(self, process: MigrationProcess) -> Job[None]:
         plan: list[tuple[PartitionId, tuple[Step, ...]]] = []
+        stuck = 0
         for number, (pid, row, target) in enumerate((yield from self._differences()), 1):
             steps = plan_row(row, target)
             if steps:
                 plan.append((pid, steps))
+            elif remove_cycles(row, target) != row:
+                stuck += 1
             if not number % ROWS_PLANNED:
                 yield
+        if stuck:
+            self._ctx.note("migration.rows_left", partitions=stuck)
         if not plan:
             self.postponed = ""
             self._plan_succeeded()
@@ -394,7 +378,7 @@ class ControlLoop:
     def _differences(self) -> Job[list[tuple[PartitionId, Row, Row]]]:
         """The rows with a primary that are to change, and what is wanted instead."""
         found: list[tuple[PartitionId, Row, Row]] = []
-        targets, rows = (yield from self._aims()), self._manager.table.rows
+        targets, rows = (yield from self._targets()), self._manager.table.rows
         for start in range(0, len(rows), ROWS_LOOKED):
             found += [
                 (PartitionId(pid), rows[pid], targets[pid])
@@ -426,17 +410,9 @@ class ControlLoop:
         settings = self._ctx.settings
         return member_groups(members, settings.member_group, settings.member_group_patterns)
 
-    def _targets(self) -> list[Row]:
+    def _targets(self) -> Job[list[Row]]:
         """The rows that repartitioning wants."""
-        return assign(
-            self._manager.table.rows, self._groups(), self.replica_depth, self._ctx.leaving
-        )
-
-    def _aims(self) -> Job[list[Row]]:
-        """The same, in pieces when the table is large."""
         table = self._manager.table
-        if not self._is_large:
-            return self._targets()
         changes = table.change_count
         targets = yield from assigning(
             table.rows, self._groups(), self.replica_depth, self._ctx.leaving
@@ -457,18 +433,14 @@ class ControlLoop:
         if not groups:
             return
         count = self._manager.table.partition_count
-        targets = assign([EMPTY_ROW] * count, groups, self.replica_depth)
+        targets = finish(assigning([EMPTY_ROW] * count, groups, self.replica_depth))
         for pid, row in enumerate(targets):
-            before = self._manager.current_version(PartitionId(pid))
+            before = self._versioning.of(PartitionId(pid))
             self._manager.change(PartitionId(pid), row, before + filled_count(row))
             self.publisher.stage_row(PartitionId(pid))
         self._ctx.note("migration.first_arrangement", partitions=count, groups=len(groups))
 
     # -- ends -----------------------------------------------------------------------------
-
-    def _decided(self, process: MigrationProcess) -> None:
-        """A migration or promotion of a process was decided."""
-        self.history.settle(process, self._ctx.now_us)
 
     def _resume(self) -> None:
         """The process goes on."""
@@ -477,7 +449,7 @@ class ControlLoop:
 
     def _close_process(self) -> None:
         if self._process is not None:
-            self.history.close(self._process, self._ctx.now_us)
+            self._reporter.close(self._process)
             self._process = None
 
     def _end_plan(self) -> None:
@@ -507,7 +479,6 @@ class ControlLoop:
                 promotions=process.promotions,
                 bytes=process.bytes_moved,
             )
-        if process is not None and process.planned:
             self._make_up(process.reason)
         settings = self._ctx.settings
         for sentence in group_warnings(
@@ -581,12 +552,8 @@ class ControlLoop:
 
     # -- state ----------------------------------------------------------------------------
 
-    def is_settled(self) -> tuple[bool, str]:
-        """Whether nothing is active, queued, pending or due, and everybody has the table."""
-        reason = self._unsettled()
-        return not reason, reason
-
-    def _unsettled(self) -> str:
+    def unsettled(self) -> str:
+        """What is active, queued, pending or due, or who lacks the table; empty when nothing is."""
         state = self._ctx.members.state
         busy = self.pending()
         if busy:
@@ -600,7 +567,7 @@ class ControlLoop:
             return f"put off while the cluster state is {state}: {self.postponed}"
         if self._has_unplanned_leaver():
             return "a member wants to leave"
-        if self.repair.lost_partitions():
+        if self._manager.table.empty_partitions():
             return "partitions without any replica"
         return ""
 
@@ -609,18 +576,24 @@ class ControlLoop:
         if not self.in_charge:
             return "this member is not the master"
         if self.recovery.running:
-            waiting = self.recovery.waiting_for()
+            waiting = self.recovery.unanswered()
             return f"the new master is fetching the table from {len(waiting)} members"
-        for condition, reason in (
-            (self.repair.is_promoting, "promotions are under way"),
-            (
-                self.execution.running_migrations or self.execution.queue.waiting_count,
-                "migrations are due",
-            ),
-            (self._due is not None, "a new plan is due"),
-            (self._process is not None, "a plan is under way"),
-            (self._ctx.is_armed(RETRY_TIMER), "a failed plan will be tried again"),
-        ):
-            if condition:
-                return reason
-        return ""
+        execution = self.execution
+        busy = {
+            "promotions are under way": self.repair.is_promoting,
+            "migrations are due": execution.running_migrations or execution.queue.waiting_count,
+            "a new plan is due": self._due is not None,
+            "a plan is under way": self._process is not None,
+            "a failed plan will be tried again": self._ctx.is_armed(RETRY_TIMER),
+        }
+        return next((reason for reason, is_so in busy.items() if is_so), "")
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is unanswered that must be repeated."""
+        return self.in_charge and bool(
+            self.recovery.running
+            or self.execution.running_migrations
+            or self.repair.is_promoting
+            or self.publisher.unacknowledged
+        )

@@ -7,7 +7,7 @@ answer arrives.
 
 from __future__ import annotations
 
-from whimbrel.core.context import Context
+from whimbrel.core.events import Endpoint
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
     MigrationCommitAnswered,
@@ -19,10 +19,9 @@ from whimbrel.core.messages import (
     TransferAnswered,
     TransferSent,
 )
-from whimbrel.core.migration.loopback import Loopback
-from whimbrel.core.migration.publication import Subscriber
+from whimbrel.core.migration.context import MigrationContext
 from whimbrel.core.migration.source import participant_refusal
-from whimbrel.core.migration.state_manager import ActiveMigration, PartitionStateManager, Role
+from whimbrel.core.migration.state_manager import ActiveMigration
 from whimbrel.core.model import MigrationInfo, Verdict
 from whimbrel.core.ports import FragmentHost
 from whimbrel.core.replication.transfer import Receiving
@@ -32,7 +31,7 @@ class Incoming(ActiveMigration):
     """A migration of which we are the destination."""
 
     def __init__(self, migration: MigrationInfo, receiving: Receiving) -> None:
-        super().__init__(migration, Role.DESTINATION)
+        super().__init__(migration, Endpoint.DESTINATION)
         self.receiving = receiving
 
     @property
@@ -44,19 +43,10 @@ class Incoming(ActiveMigration):
 class DestinationSide:
     """All migrations of which this member is the destination."""
 
-    def __init__(
-        self,
-        ctx: Context,
-        host: FragmentHost,
-        manager: PartitionStateManager,
-        subscriber: Subscriber,
-        loopback: Loopback,
-    ) -> None:
-        self._ctx = ctx
+    def __init__(self, room: MigrationContext, host: FragmentHost) -> None:
+        self._ctx, self._manager, self._versioning = room.ctx, room.manager, room.versioning
+        self._subscriber, self._loopback = room.subscriber, room.loopback
         self._host = host
-        self._manager = manager
-        self._subscriber = subscriber
-        self._loopback = loopback
         self._refused: dict[PartitionId, str] = {}
         """Of each partition, the last migration whose commit was refused: its master takes that for
         the verdict, so whatever arrives later it is never committed here (ADL-18)."""
@@ -125,7 +115,7 @@ class DestinationSide:
         if migration.verdict is not Verdict.SUCCESS:
             return "only a successful migration can be committed"
         pid = migration.partition_id
-        local = self._manager.current_version(pid)
+        local = self._versioning.of(pid)
         if local == migration.final_version:
             return ""  # committed before; the answer was lost
         if local > migration.final_version:
@@ -147,8 +137,7 @@ class DestinationSide:
     def promotion_requested(self, sender: MemberId, message: PromotionRequested) -> None:
         """Become primary of the partitions the master says, as one batch (FN-7).
 
-        The image holds the rows as they are after the promotions. Rows that are not newer than
-        ours are skipped one by one (PIM-12); so a repeated batch changes nothing (PIM-11).
+        The image holds rows as they are after the promotions; a repeated batch changes nothing.
         """
         if sender != self._ctx.master:
             self._ctx.note("migration.foreign_promotion", "warning", sender=sender)
@@ -156,9 +145,9 @@ class DestinationSide:
         table = self._manager.table
         rows = list(table.rows_of(message.image))
         table.take_losses(message.image.losses)
-        taken = {row.partition_id: None for row in rows if self._manager.apply_row(row)}
+        taken, reason = self._versioning.take_promoted(self._manager, rows)
         if sender != self._ctx.id:
             for migration in message.migrations:
                 if migration.partition_id in taken:
                     self._subscriber.remember(migration)
-        self._loopback.post(sender, PromotionAnswered(message.batch, True, ""))
+        self._loopback.post(sender, PromotionAnswered(message.batch, not reason, reason))

@@ -8,11 +8,11 @@ itself source or destination it gets the same messages as anybody else.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from whimbrel.core.check import check
-from whimbrel.core.context import Context
-from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId
+from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
     MigrationCommitAnswered,
@@ -20,12 +20,10 @@ from whimbrel.core.messages import (
     MigrationDataAnswered,
     MigrationRequested,
 )
-from whimbrel.core.migration.loopback import Loopback
+from whimbrel.core.migration.context import MigrationContext
 from whimbrel.core.migration.plan_queue import PlanQueue
 from whimbrel.core.migration.progress import MigrationProcess
-from whimbrel.core.migration.publication import Publisher
-from whimbrel.core.migration.reporter import MigrationReporter
-from whimbrel.core.migration.state_manager import PartitionStateManager, step_fits
+from whimbrel.core.migration.state_manager import step_fits
 from whimbrel.core.model import MigrationInfo, Step, Verdict
 from whimbrel.errors import InvariantViolation
 
@@ -41,67 +39,45 @@ class MigrationPhase(enum.StrEnum):
     COMMITTING = "COMMITTING"
 
 
+@dataclass(slots=True, eq=False)
 class RunningMigration:
     """A migration that was started and is not decided, as the master sees it."""
 
-    __slots__ = (
-        "destination",
-        "is_counted",
-        "migration",
-        "phase",
-        "process",
-        "sent_us",
-        "source",
-        "started_us",
-    )
+    migration: MigrationInfo
+    source: MemberId
+    """Of the data: the primary."""
+    destination: MemberId
+    process: MigrationProcess
+    started_us: int
+    is_counted: bool
+    """Whether it counts against ``migration_max_parallel``: the grid was not empty."""
+    phase: MigrationPhase = MigrationPhase.COPYING
+    sent_us: int = 0
 
-    def __init__(
-        self,
-        migration: MigrationInfo,
-        source: MemberId,
-        destination: MemberId,
-        process: MigrationProcess,
-        now_us: int,
-    ) -> None:
-        self.migration = migration
-        self.source = source
-        self.destination = destination
-        self.process = process
-        self.phase = MigrationPhase.COPYING
-        self.started_us = now_us
-        self.sent_us = now_us
-        self.is_counted = True
-        """Whether it counts against ``migration_max_parallel``: the grid was not empty."""
+    @property
+    def asked(self) -> MemberId:
+        """Whose answer is due."""
+        return self.source if self.phase is MigrationPhase.COPYING else self.destination
 
 
 class PlanExecution:
-    """The plan under way and its migrations."""
+    """The plan under way and its migrations.
 
-    def __init__(
-        self,
-        ctx: Context,
-        manager: PartitionStateManager,
-        publisher: Publisher,
-        loopback: Loopback,
-        on_decided: Callable[[MigrationProcess], None],
-    ) -> None:
-        self._ctx = ctx
-        self._manager = manager
-        self._publisher = publisher
-        self._loopback = loopback
-        self._on_decided = on_decided
-        self.on_verdict: Callable[[MigrationInfo, int], None] | None = None
-        """Told of each decided migration and of the microseconds since its start."""
-        self.is_grid_empty: Callable[[], bool] = lambda: False
-        """Whether no structure is known that could have entries."""
-        self.reporter = MigrationReporter(ctx)
-        """Reports to listeners; the control loop's."""
+    Args:
+        is_grid_empty: Whether no structure is known that could have entries.
+    """
+
+    def __init__(self, room: MigrationContext, is_grid_empty: Callable[[], bool]) -> None:
+        self._ctx, self._manager, self._versioning = room.ctx, room.manager, room.versioning
+        self._publisher, self._loopback = room.publisher, room.loopback
+        self._reporter = room.reporter
+        self._is_grid_empty = is_grid_empty
         self.running_migrations: dict[PartitionId, RunningMigration] = {}
         """Running migrations; at most one per partition (inv P8)."""
-        self._by_id: dict[str, PartitionId] = {}
+        self._by_id: dict[str, RunningMigration] = {}
         self.queue = PlanQueue(
-            max(1, ctx.settings.migration_max_parallel),
-            lambda pid: manager.table.rows[pid][0],
+            max(1, room.ctx.settings.migration_max_parallel),
+            lambda pid: room.manager.table.rows[pid][0],
         )
         self._process: MigrationProcess | None = None
         self._next_start_us = 0
@@ -146,7 +122,7 @@ class PlanExecution:
         self._process = process
         process.planned += sum(len(steps) for _, steps in plan)
         copied = (step.destination is not None for _, steps in plan for step in steps)
-        process.reported = self.reporter.begin(sum(copied))
+        process.reported = self._reporter.tell_plan(sum(copied))
 
     def drop_rest(self) -> None:
         """Start nothing more of this plan; what runs goes on to its verdict (PIM-28)."""
@@ -158,7 +134,7 @@ class PlanExecution:
         self._apply_clears()
         self.queue.parallel_max = self._parallel_max()
         while self.queue.waiting_count and not self.failure:
-            if self._must_pause():
+            if not self._may_start() or self._must_pause():
                 return
             taken = self.queue.take()
             if taken is None:
@@ -169,6 +145,9 @@ class PlanExecution:
         if self.failure:
             self.drop_rest()
 
+    def _may_start(self) -> bool:
+        return self._versioning.may_begin(len(self.running_migrations))
+
     def _parallel_max(self) -> int:
         """Migrations that a member may take part in (PIM-24).
 
@@ -177,7 +156,7 @@ class PlanExecution:
         that comes to be meanwhile is copied like any other: only the limit is looser.
         """
         limit = max(1, self._ctx.settings.migration_max_parallel)
-        return max(limit, EMPTY_PARALLEL_MAX) if self.is_grid_empty() else limit
+        return max(limit, EMPTY_PARALLEL_MAX) if self._is_grid_empty() else limit
 
     def _must_pause(self) -> bool:
         """Keep the cluster-wide interval between two starts."""
@@ -194,18 +173,19 @@ class PlanExecution:
 
     def _apply_clears(self) -> None:
         """CLEAR needs no copying: the master decides it alone and publishes it (FN-3)."""
-        while (taken := self.queue.take_clear()) is not None:
+        while self._may_start() and (taken := self.queue.take_clear()) is not None:
             pid, step = taken
-            version = self._manager.current_version(pid)
-            migration = MigrationInfo(
-                self._ctx.next_name("clear"), pid, step, self._ctx.id, version, Verdict.SUCCESS
-            )
+            migration = self._make("clear", pid, step).with_verdict(Verdict.SUCCESS)
             check(step.source_current > 0, "a primary is never cleared")
             self._manager.apply_completed(migration)
             self._publisher.stage_completed(migration)
             if self._process is not None:
                 self._process.completed += 1
             self.queue.proceed(pid)
+
+    def _make(self, kind: str, pid: PartitionId, step: Step) -> MigrationInfo:
+        version = self._versioning.of(pid)
+        return MigrationInfo(self._ctx.next_name(kind), pid, step, self._ctx.id, version)
 
     def _start(self, pid: PartitionId, step: Step) -> None:
         row, destination = self._manager.table.row(pid), step.destination
@@ -215,66 +195,66 @@ class PlanExecution:
             raise InvariantViolation("a migration has a data source and a destination")
         check(source != destination, "a primary does not copy to itself")
         check(pid not in self.running_migrations, "a partition has at most one migration")
-        migration = MigrationInfo(
-            self._ctx.next_name("migration"),
-            pid,
-            step,
-            self._ctx.id,
-            self._manager.current_version(pid),
-        )
-        running = RunningMigration(migration, source, destination, process, self._ctx.now_us)
-        running.is_counted = not self.is_grid_empty()
-        self.running_migrations[pid] = running
-        self._by_id[migration.id] = pid
-        process.running += 1
-        self.reporter.started(migration)
+        migration = self._make("migration", pid, step)
+        now_us, is_counted = self._ctx.now_us, not self._is_grid_empty()
+        running = RunningMigration(migration, source, destination, process, now_us, is_counted)
+        self.running_migrations[pid] = self._by_id[migration.id] = running
+        self._reporter.started(process, migration)
         if not (self._ctx.is_member(source) and self._ctx.is_member(destination)):
             self._decide(running, Verdict.FAILED, "a participant is not in the member list")
             return
-        self._send(running)
+        self.ask(running)
 
-    def _send(self, running: RunningMigration) -> None:
+    def unanswered(self) -> Iterable[RunningMigration]:
+        """All that run; elapsed time alone decides nothing here (ADL-18).
+
+        The source answers in the end, when its destination is silent for too long at the latest,
+        or it leaves the cluster.
+        """
+        return self.running_migrations.values()
+
+    def ask(self, request: RunningMigration) -> None:
         """Ask the source to copy, or the destination to commit (ADL-18, ADL-28)."""
-        self._ctx.resume(running.process.cause)
-        running.sent_us = self._ctx.now_us
-        completed = self._publisher.completed_of(running.migration.partition_id)
-        if running.phase is MigrationPhase.COPYING:
-            self._loopback.post(running.source, MigrationRequested(running.migration, completed))
+        self._ctx.resume(request.process.cause)
+        request.sent_us = self._ctx.now_us
+        migration = request.migration
+        completed = self._publisher.completed_of(migration.partition_id)
+        message: MigrationRequested | MigrationCommitRequested
+        if request.phase is MigrationPhase.COPYING:
+            message = MigrationRequested(migration, completed)
         else:
-            migration = running.migration.with_verdict(Verdict.SUCCESS)
-            self._loopback.post(running.destination, MigrationCommitRequested(migration, completed))
+            message = MigrationCommitRequested(migration.with_verdict(Verdict.SUCCESS), completed)
+        self._loopback.post(request.asked, message)
 
     # -- answers --------------------------------------------------------------------------
 
-    def _find(self, migration_id: str) -> RunningMigration | None:
-        pid = self._by_id.get(migration_id)
-        return None if pid is None else self.running_migrations[pid]
+    def _awaited(
+        self, sender: MemberId, migration_id: str, phase: MigrationPhase
+    ) -> RunningMigration | None:
+        """The migration that an answer is about; None when it is not, or no longer, awaited."""
+        running = self._by_id.get(migration_id)
+        if running is None or running.phase is not phase or running.asked != sender:
+            return None
+        return running
 
     def data_answered(self, sender: MemberId, message: MigrationDataAnswered) -> None:
         """The source has copied everything, or could not."""
-        running = self._find(message.migration_id)
-        if (
-            running is None
-            or running.phase is not MigrationPhase.COPYING
-            or sender != running.source
-        ):
+        running = self._awaited(sender, message.migration_id, MigrationPhase.COPYING)
+        if running is None:
             return
         running.process.bytes_moved += message.bytes_moved
-        if not message.success:
+        if message.success:
+            running.phase = MigrationPhase.COMMITTING
+            self.ask(running)
+        else:
             self._decide(running, Verdict.FAILED, message.reason)
-            return
-        running.phase = MigrationPhase.COMMITTING
-        self._send(running)
 
     def commit_answered(self, sender: MemberId, message: MigrationCommitAnswered) -> None:
         """The destination has committed, or never will; now the master does (ADL-19)."""
-        running = self._find(message.migration_id)
-        if running is None or running.phase is not MigrationPhase.COMMITTING:
-            return
-        if sender != running.destination:
-            return
-        verdict = Verdict.SUCCESS if message.committed else Verdict.FAILED
-        self._decide(running, verdict, message.reason)
+        running = self._awaited(sender, message.migration_id, MigrationPhase.COMMITTING)
+        if running is not None:
+            verdict = Verdict.SUCCESS if message.committed else Verdict.FAILED
+            self._decide(running, verdict, message.reason)
 
     def _decide(self, running: RunningMigration, verdict: Verdict, reason: str = "") -> None:
         """The master's verdict: apply, tell, count, let the next step go."""
@@ -285,33 +265,16 @@ class PlanExecution:
         check(self._manager.apply_completed(migration), "the master's row waited for this verdict")
         self._publisher.stage_completed(migration)
         self.queue.release(running.source, running.destination)
-        process.running -= 1
         if verdict is Verdict.SUCCESS:
-            process.completed += 1
-            process.copies += migration.step.destination_current == NO_INDEX
             for key in (pid, running.source, running.destination):
                 self.late.pop(key, None)
             self.queue.proceed(pid)
         else:
-            process.failed += 1
             for key in (pid, running.destination):
                 self.late[key] = None
             self._fail_plan(reason)
-            self._ctx.note(
-                "migration.failed",
-                "warning",
-                migration=migration.id,
-                partition=pid,
-                step_kind=str(migration.step.kind),
-                source=running.source,
-                destination=running.destination,
-                reason=reason,
-            )
-        elapsed_us = self._ctx.now_us - running.started_us
-        if self.on_verdict is not None:
-            self.on_verdict(migration, elapsed_us)
-        self.reporter.decided(process.reported, migration, elapsed_us)
-        self._on_decided(process)
+            self._reporter.failed(migration, running.source, reason)
+        self._reporter.decided(process, process.reported, migration, running.started_us)
 
     def _fail_plan(self, reason: str) -> None:
         self.failure = self.failure or reason or "a migration failed"
@@ -332,22 +295,3 @@ class PlanExecution:
                 self._decide(running, Verdict.FAILED, "a replica of the row left the member list")
         for member in gone:
             self.late.pop(member, None)
-
-    def repeat(self) -> None:
-        """Ask again who has not answered; elapsed time alone decides nothing here (ADL-18).
-
-        The source answers in the end, when its destination is silent for too long at the latest,
-        or it leaves the cluster.
-        """
-        for running in self.running_migrations.values():
-            if self._ctx.now_us - running.sent_us >= self._ctx.settings.call_timeout_us:
-                self._send(running)
-
-    def link_restored(self, member: MemberId) -> None:
-        """The link was broken: the request to this member may be lost."""
-        for running in self.running_migrations.values():
-            asked = (
-                running.source if running.phase is MigrationPhase.COPYING else running.destination
-            )
-            if asked == member:
-                self._send(running)

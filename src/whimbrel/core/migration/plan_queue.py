@@ -60,7 +60,6 @@ class PlanQueue:
         self._queues: dict[PartitionId, deque[Step]] = {}
         self._heads: dict[Pair, list[Rank]] = {}
         self._pairs_of: dict[MemberId, dict[Pair, None]] = {}
-        self._busy: dict[MemberId, int] = {}
         self._sending: dict[MemberId, int] = {}
         self._taking: dict[MemberId, int] = {}
         self._touched: dict[MemberId, None] = {}
@@ -175,8 +174,6 @@ class PlanQueue:
             del self._heads[chosen]
             for member in chosen:
                 del self._pairs_of[member][chosen]
-        for member in chosen:
-            self._busy[member] = self._busy.get(member, 0) + 1
         source, destination = chosen
         self._sending[source] = self._sending.get(source, 0) + 1
         self._taking[destination] = self._taking.get(destination, 0) + 1
@@ -201,20 +198,14 @@ class PlanQueue:
         return best
 
     def _is_full(self, member: MemberId) -> bool:
-        return self._busy.get(member, 0) >= self.parallel_max
+        return self._sending.get(member, 0) + self._taking.get(member, 0) >= self.parallel_max
 
     def release(self, source: MemberId, destination: MemberId) -> None:
         """A migration between these members has ended."""
-        for member in (source, destination):
-            left = self._busy.get(member, 0) - 1
-            check(left >= 0, "a member's load is released once per migration")
-            if left:
-                self._busy[member] = left
-            else:
-                self._busy.pop(member, None)
+        for member, load in ((source, self._sending), (destination, self._taking)):
+            load[member] = load.get(member, 0) - 1
+            check(load[member] >= 0, "a member's load is released once per migration")
             self._touched[member] = None
-        self._sending[source] -= 1
-        self._taking[destination] -= 1
 
     def proceed(self, pid: PartitionId) -> None:
         """A step of the partition has succeeded: its next one may start."""

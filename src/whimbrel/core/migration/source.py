@@ -10,6 +10,7 @@ verdict (ADL-20).
 from __future__ import annotations
 
 from whimbrel.core.context import Context
+from whimbrel.core.events import Endpoint
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
     MigrationDataAnswered,
@@ -19,7 +20,7 @@ from whimbrel.core.messages import (
     TransferAnswered,
 )
 from whimbrel.core.migration.loopback import Loopback
-from whimbrel.core.migration.state_manager import ActiveMigration, PartitionStateManager, Role
+from whimbrel.core.migration.state_manager import ActiveMigration, PartitionStateManager
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.ports import FragmentHost
 from whimbrel.core.replication.transfer import Sending
@@ -32,7 +33,7 @@ class Outgoing(ActiveMigration):
     """A migration of which we are the data source."""
 
     def __init__(self, migration: MigrationInfo, sending: Sending, size_bytes: int) -> None:
-        super().__init__(migration, Role.SOURCE)
+        super().__init__(migration, Endpoint.SOURCE)
         self.sending = sending
         self.size_bytes = size_bytes
         self.answer: MigrationDataAnswered | None = None
@@ -49,10 +50,8 @@ class SourceSide:
         self._host = host
         self._manager = manager
         self._loopback = loopback
-        self._waiting: dict[PartitionId, MigrationRequested] = {}
-        """Requests whose turn has not come, oldest first; at most one for a partition."""
-        self._causes: dict[PartitionId, str] = {}
-        """Of the newest request for each partition."""
+        self._waiting: dict[PartitionId, tuple[MigrationRequested, str]] = {}
+        """Requests whose turn has not come and their causes; at most one for a partition."""
 
     @property
     def waiting_count(self) -> int:
@@ -78,9 +77,8 @@ class SourceSide:
             self._loopback.post(sender, MigrationDataAnswered(migration.id, False, reason, 0))
             return
         waits = self._waiting.get(migration.partition_id)
-        if waits is None or waits.migration.id != migration.id:
-            self._waiting[migration.partition_id] = message
-            self._causes[migration.partition_id] = self._ctx.cause
+        if waits is None or waits[0].migration.id != migration.id:
+            self._waiting[migration.partition_id] = (message, self._ctx.cause)
 
     def take_turns(self) -> None:
         """Begin what may begin: the oldest to each destination, more as long as they are small."""
@@ -91,7 +89,7 @@ class SourceSide:
         for outgoing in self.copying():
             member = outgoing.sending.member
             under_way[member] = under_way.get(member, 0) + outgoing.size_bytes
-        for pid, request in list(self._waiting.items()):
+        for pid, (request, cause) in list(self._waiting.items()):
             migration = request.migration
             destination = migration.step.destination
             if destination is None or self._ctx.master != migration.master:
@@ -103,12 +101,12 @@ class SourceSide:
             under_way[destination] = (before or 0) + size
             if before is None or under_way[destination] <= bytes_max:
                 del self._waiting[pid]
+                self._ctx.resume(cause)
                 self._begin(request, destination, size)
 
     def _begin(self, request: MigrationRequested, destination: MemberId, size_bytes: int) -> None:
         """Start copying, unless what was true when it was asked for no longer is."""
         migration = request.migration
-        self._ctx.resume(self._causes.pop(migration.partition_id))
         reason = self._refusal(migration)
         if reason:
             self._tell(MigrationDataAnswered(migration.id, False, reason, 0), migration.master)
@@ -183,8 +181,7 @@ class SourceSide:
     @property
     def is_copying(self) -> bool:
         """Whether some message in flight is not answered yet."""
-        actives = self._manager.active.values()
-        return any(isinstance(one, Outgoing) and one.answer is None for one in actives)
+        return bool(self.copying())
 
     def repeat(self) -> None:
         """Send unanswered fragments again, ever more patiently; receivers drop repeats.
@@ -231,7 +228,7 @@ def participant_refusal(
         return f"the cluster state is {ctx.state} here: no migrations (GCM-02)"
     if pid in manager.active:
         return "another migration of the partition is undecided here"
-    local = manager.current_version(pid)
+    local = manager.versions.of(pid)
     if local != migration.initial_version:
         return f"the partition version is {local} here, not {migration.initial_version}"
     return ""

@@ -7,8 +7,8 @@ who may tell the news: its callers have checked the sender.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
+from typing import Protocol
 
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
@@ -27,19 +27,12 @@ from whimbrel.core.partition.table import PartitionTable
 from whimbrel.core.ports import FragmentHost
 
 
-class Role(enum.StrEnum):
-    """The side on which a member takes part in a migration (ADL-71)."""
-
-    SOURCE = "SOURCE"
-    DESTINATION = "DESTINATION"
-
-
 class ActiveMigration:
     """A migration we take part in and whose verdict we do not know yet."""
 
-    def __init__(self, migration: MigrationInfo, role: Role) -> None:
+    def __init__(self, migration: MigrationInfo, endpoint: Endpoint) -> None:
         self.migration = migration
-        self.role = role
+        self.endpoint = endpoint
 
     @property
     def complete(self) -> bool:
@@ -47,13 +40,30 @@ class ActiveMigration:
         return True
 
 
-class PartitionStateManager:
-    """Owner of the table and of the active migrations of one member."""
+class Versions(Protocol):
+    """What a version is of."""
 
-    def __init__(self, ctx: Context, host: FragmentHost, table: PartitionTable) -> None:
+    def of(self, pid: PartitionId) -> int:
+        """The version that a change of the partition starts from, and requests must have met."""
+
+    def concerns(self, pid: PartitionId, finished: MigrationInfo) -> bool:
+        """Whether a request for a partition needs this migration that it carries."""
+
+
+class PartitionStateManager:
+    """Owner of the table and of the active migrations of one member.
+
+    Attributes:
+        versions: Those of the cluster mode; another one when the cluster has another version.
+    """
+
+    def __init__(
+        self, ctx: Context, host: FragmentHost, table: PartitionTable, versions: Versions
+    ) -> None:
         self._ctx = ctx
         self._host = host
         self.table = table
+        self.versions = versions
         self.active: dict[PartitionId, ActiveMigration] = {}
         """At most one per partition (ADL-27, inv P8)."""
         self.changed: dict[PartitionId, None] = {}
@@ -70,7 +80,7 @@ class PartitionStateManager:
         self.active[pid] = active
         if self.hook is not None:
             self.hook(Moment.BEFORE, self._event(active))
-        if active.role is Role.SOURCE:
+        if active.endpoint is Endpoint.SOURCE:
             self._host.begin_source(active.migration)
         else:
             self._host.begin_destination(active.migration)
@@ -84,14 +94,10 @@ class PartitionStateManager:
 
     # -- news -----------------------------------------------------------------------------
 
-    def current_version(self, pid: PartitionId) -> int:
-        """The version that a change of the partition starts from, and requests must have met."""
-        return self.table.version(pid)
-
     def apply_carried(self, pid: PartitionId, completed: Iterable[MigrationInfo]) -> None:
-        """Apply the finished migrations of the partition that a request carries (PIM-08)."""
+        """Apply the finished migrations that a request for a partition carries (PIM-07, PIM-08)."""
         for migration in completed:
-            if migration.partition_id == pid:
+            if self.versions.concerns(pid, migration):
                 self.apply_completed(migration)
 
     def apply_completed(self, migration: MigrationInfo) -> bool:
@@ -103,7 +109,7 @@ class PartitionStateManager:
         """
         check(migration.verdict is not Verdict.ACTIVE, "a finished migration has a verdict")
         pid = migration.partition_id
-        local = self.current_version(pid)
+        local = self.versions.of(pid)
         if local >= migration.final_version:
             return True
         if local != migration.initial_version:
@@ -160,7 +166,7 @@ class PartitionStateManager:
         self.table.set_row(pid, row, version)
         self.changed[pid] = None
         try:
-            incoming = active is not None and active.role is Role.DESTINATION
+            incoming = active is not None and active.endpoint is Endpoint.DESTINATION
             if active is not None and incoming and active.migration.id != committed:
                 self._host.rollback_destination(active.migration)
             self._host.row_changed(pid, before, row, version)
@@ -168,7 +174,7 @@ class PartitionStateManager:
                 self.hook(moment, event)
         finally:
             # Whatever a handler does, writes must not wait for ever (bugs 19 and 38).
-            if active is not None and active.role is Role.SOURCE:
+            if active is not None and active.endpoint is Endpoint.SOURCE:
                 self._host.end_source(pid)
                 self._ctx.emit(PartitionReleased(pid))
 
@@ -205,9 +211,7 @@ class PartitionStateManager:
         return change, Moment.COMMIT
 
     def _event(self, active: ActiveMigration) -> PartitionMigrationEvent:
-        is_source = active.role is Role.SOURCE
-        endpoint = Endpoint.SOURCE if is_source else Endpoint.DESTINATION
-        return event_of(active.migration, endpoint, self._ctx.id)
+        return event_of(active.migration, active.endpoint, self._ctx.id)
 
     def take_changed(self) -> list[PartitionId]:
         """The partitions changed since the last call, in order of change."""
@@ -227,3 +231,9 @@ def step_fits(step: Step, row: Row) -> bool:
     if step.source is not None and step.source_new > NO_INDEX:
         return row[step.source_new] in (None, step.destination)
     return True
+
+
+def state_after(migration: MigrationInfo, table: PartitionTable) -> RowState:
+    """The row of a migration's partition as it is when the migration has succeeded."""
+    pid = migration.partition_id
+    return RowState(pid, migration.final_version, migration.step.apply(table.row(pid)))

@@ -47,6 +47,8 @@ class PartitionTable:
         """The version of partition 0, 1, ...; to be read only."""
         self.losses: dict[PartitionId, Loss] = {}
         """What partitions have lost, seen marks included; to be read only."""
+        self.version_max = 0
+        """The greatest partition version; below cluster version 4.1 the version of the table."""
         self.change_count = 0
         """Changes of rows and versions so far; what was read before the last one may be stale."""
         self._versioned_count = 0
@@ -151,6 +153,7 @@ class PartitionTable:
         self._count(row, 1)
         self.rows[partition_id] = row
         self.versions[partition_id] = version
+        self.version_max = max(self.version_max, version)
         self.change_count += 1
         self._versioned_count += before == 0
         self._stamp = None

@@ -30,9 +30,9 @@ UNCOUNTED: frozenset[Path] = frozenset(
         ("Context", "_armed"),
         ("Context", "_firing"),
         ("Member", "strangers_total"),
-        ("Migrations", "partitions_lost"),
+        ("MigrationReporter", "partitions_lost"),
         ("DataPlane", "counters"),
-        ("MigrationHistory", "finished"),
+        ("MigrationReporter", "finished"),
     }
 )
 """Attributes that decide nothing: statistics for people, and the generations of timers (the

@@ -18,6 +18,7 @@ import msgspec
 from whimbrel.core.effects import ArmTimer, Effect, Expelled, Note, Send, SendTo, Stopped
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, Row
 from whimbrel.core.invariants import check_member
+from whimbrel.core.jobs import Job
 from whimbrel.core.member import Member
 from whimbrel.core.messages import DATA_CHANNEL, Message
 from whimbrel.core.model import Verdict
@@ -120,15 +121,15 @@ class Seat:
 
 def set_wish(member: Member, rows: tuple[Row, ...]) -> None:
     """Let repartitioning want these rows while all of their members are there to take them."""
-    loop = member.migrations._loop
+    loop = member.migrations.loop
     ctx = member.ctx
     usual = type(loop)._targets
 
-    def targets() -> list[Row]:
+    def targets() -> Job[list[Row]]:
         staying = [info.id for info in ctx.data_members() if info.id not in ctx.leaving]
         if all(one is None or one in staying for row in rows for one in row):
             return list(rows)
-        return list(usual(loop))
+        return (yield from usual(loop))
 
     vars(loop)["_targets"] = targets
 
@@ -291,8 +292,8 @@ class _Step:
         elif isinstance(item, Plan):
             member.begin(self.now_us, WALL_MS)
             set_wish(member, item.rows)
-            member.migrations._loop.trigger("explored")
-            member.migrations._conclude()
+            member.migrations.loop.trigger("explored")
+            member.migrations.conclude()
         else:
             member.begin(self.now_us, WALL_MS)
             member.apply(item)
@@ -378,7 +379,7 @@ def _facts_of(seat: Seat) -> Facts:
             held += numbers_in(store_of(fragment.store).records)
     return Facts(
         member.ctx.master,
-        member.migrations.is_in_charge,
+        member.migrations.loop.in_charge,
         tuple(table.rows),
         tuple(table.versions),
         tuple((one.id, one.verdict) for one in member.migrations.completed_migrations()),

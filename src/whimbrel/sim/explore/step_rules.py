@@ -134,7 +134,7 @@ class StepRules:
         self._one.hosts = [host]
         self._rising._versions[host.name] = {pid: version_before}
         self._rising.row(place, pid, before, after, version)
-        if host.member.migrations.is_fetching:
+        if host.member.migrations.loop.recovery.running:
             self._taken_over(host, pid, before, after)
         else:
             self._copies._needed[host.name] = self._copies._needed_now(place)
@@ -191,7 +191,7 @@ class StepRules:
             if any(self._all.host_of(one) is None for one in row[:depth]):
                 return f"p{pid} has a hole within its first {depth} indexes"
         # The others forget with the next publication, whatever it is about (ADL-25).
-        masters = [member for member in members if member.migrations.is_in_charge]
+        masters = [member for member in members if member.migrations.loop.in_charge]
         waiting = any(member.migrations.completed_migrations() for member in masters)
         return "finished migrations are not forgotten" if waiting else ""
 

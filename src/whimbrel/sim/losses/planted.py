@@ -9,12 +9,12 @@ import msgspec
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.messages import TableImage
 from whimbrel.serving.engine import Engine
-from whimbrel.sim.bug import Bug, replace
+from whimbrel.sim.bug import Bug, nothing, replace
 
 
 def loss_not_told(engine: Engine) -> None:
     """The event of a lost partition is dropped."""
-    replace(engine.member.migrations._loop.repair, "_on_lost", lambda _pid, _count: None)
+    replace(engine.member.migrations.reporter, "lost", nothing)
 
 
 def losses_kept_by_master(engine: Engine) -> None:

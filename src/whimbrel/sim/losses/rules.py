@@ -50,7 +50,7 @@ class LossIsTold(Rule):
     def row(self, host: Host, pid: PartitionId, before: Row, after: Row, version: int) -> None:
         """T: at the master a row loses its last replica, or one without primary gets one."""
         member = host.member
-        if not member.ctx.is_master or member.migrations.is_fetching:
+        if not member.ctx.is_master or member.migrations.loop.recovery.running:
             return
         if any(before) and not any(after):
             count = LOST_ALL

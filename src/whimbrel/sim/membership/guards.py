@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.membership.expulsion import SEARCH_TIMER
 from whimbrel.core.messages import PublicationAnswered, StateAnswered, TablePublished
+from whimbrel.core.migration.recovery import Inquiry
 from whimbrel.core.model import MemberInfo, MemberList
 from whimbrel.core.stimuli import Received
 from whimbrel.serving.engine import Engine
@@ -16,7 +19,7 @@ from whimbrel.sim.bug import Bug, nothing, replace
 def strangers_unheard(engine: Engine) -> None:
     """A table is taken from whoever sends it, also before the first list (bugs 9 and 60)."""
     member = engine.member
-    take, manager = member._on_message, member.migrations._manager
+    take, manager = member._on_message, member.migrations.manager
 
     def believe(received: Received) -> None:
         ctx, sender, message = member.ctx, received.sender, received.message
@@ -27,7 +30,7 @@ def strangers_unheard(engine: Engine) -> None:
             manager.apply_completed(migration)
         for row in list(manager.table.rows_of(message.image)):
             manager.apply_row(row)
-        member.migrations._conclude()
+        member.migrations.conclude()
         ctx.send(sender, PublicationAnswered(message.publication, True, 0))
 
     replace(member, "_on_message", believe)
@@ -35,20 +38,27 @@ def strangers_unheard(engine: Engine) -> None:
 
 def fetch_repeated(engine: Engine) -> None:
     """A new master asks each member for its table once (ADL-13)."""
-    recovery = engine.member.migrations._loop.recovery
-    replace(recovery, "repeat", nothing)
-    replace(recovery, "link_restored", nothing)
+    recovery = engine.member.migrations.loop.recovery
+    ask, asked = recovery.ask, dict[Any, None]()
+
+    def once(inquiry: Inquiry) -> None:
+        question = (recovery._round, inquiry.asked)
+        if question not in asked:
+            asked[question] = None
+            ask(inquiry)
+
+    replace(recovery, "ask", once)
 
 
 def fetch_from_living(engine: Engine) -> None:
     """A new master waits for the table of a member that has left (ADL-12)."""
-    replace(engine.member.migrations._loop.recovery, "members_changed", nothing)
+    replace(engine.member.migrations.loop.recovery, "members_changed", nothing)
 
 
 def newest_rows_taken(engine: Engine) -> None:
     """A new master starts from its own table, whatever others know (bugs 11 and 13)."""
     member = engine.member
-    recovery = member.migrations._loop.recovery
+    recovery = member.migrations.loop.recovery
     answered = recovery.answered
 
     def ignore(sender: MemberId, message: StateAnswered) -> None:
@@ -61,7 +71,7 @@ def newest_rows_taken(engine: Engine) -> None:
 def copies_settled(engine: Engine) -> None:
     """A new master does not ask about migrations under way (bug 10)."""
     member = engine.member
-    recovery = member.migrations._loop.recovery
+    recovery = member.migrations.loop.recovery
     answered = recovery.answered
 
     def ignore(sender: MemberId, message: StateAnswered) -> None:
@@ -84,7 +94,7 @@ def leave_asked_again(engine: Engine) -> None:
 
 def all_may_leave(engine: Engine) -> None:
     """When everybody leaves at once each waits for another one to take its data."""
-    replace(engine.member.migrations._loop, "_all_leave", lambda: False)
+    replace(engine.member.migrations.loop, "_all_leave", lambda: False)
 
 
 def outlived_unheard(engine: Engine) -> None:

@@ -16,12 +16,12 @@ def reused_identity(engine: Engine) -> None:
 
 def impatient_master(engine: Engine) -> None:
     """A new master decides with what it knows itself, without hearing the others."""
-    replace(engine.member.migrations._loop.recovery, "waiting_for", list)
+    replace(engine.member.migrations.loop.recovery, "unanswered", list)
 
 
 def left_with_data(engine: Engine) -> None:
     """The master lets a leaving member go before its data are elsewhere."""
-    loop = engine.member.migrations._loop
+    loop = engine.member.migrations.loop
     may_leave, ctx = loop.may_leave, engine.member.ctx
 
     def allow(member: MemberId) -> bool:
@@ -37,13 +37,13 @@ def own_pause_unnoticed(engine: Engine) -> None:
 
 def repair_before_the_table(engine: Engine) -> None:
     """A new master promotes while parts of the table it begins with have not gone out."""
-    loop = engine.member.migrations._loop
+    loop = engine.member.migrations.loop
     replace(loop, "_may_repair", lambda: engine.member.ctx.state.promotion_allowed)
 
 
 def nobody_may_leave(engine: Engine) -> None:
     """The master never answers a member that wants to leave."""
-    replace(engine.member.migrations._loop, "may_leave", lambda _member: False)
+    replace(engine.member.migrations.loop, "may_leave", lambda _member: False)
 
 
 def silence_unnoticed(engine: Engine) -> None:

@@ -117,7 +117,7 @@ class PatientMaster(Rule):
         if waits and host.member.ctx.is_master:
             names = ", ".join(self.world.name_of(one) for one in waits)
             self.fail(f"p{pid} changed before {names} had answered", host.name)
-        elif host.member.migrations.is_opening:
+        elif host.member.migrations.loop.publisher.is_opening:
             self.fail(f"p{pid} changed before the whole table had gone out", host.name)
 
 
@@ -231,7 +231,7 @@ class LeavesWithNothing(Rule):
         """Nobody is left to hand over to when all leave; no migration may run in some states."""
         ctx, migrations = master.member.ctx, master.member.migrations
         staying = [info.id for info in ctx.data_members() if info.id not in ctx.leaving]
-        if migrations.is_fetching or not staying or not self.world.is_everywhere_active():
+        if migrations.loop.recovery.running or not staying or not self.world.is_everywhere_active():
             return
         for pid, row in enumerate(migrations.table.rows):
             if host.info.id in row:

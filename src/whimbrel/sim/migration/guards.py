@@ -7,10 +7,17 @@ from typing import Any
 
 import msgspec
 
-from whimbrel.core.events import GridEvent, Hook, Moment, PartitionMigrationEvent, ReplicaMigrated
+from whimbrel.core.events import (
+    Endpoint,
+    GridEvent,
+    Hook,
+    Moment,
+    PartitionMigrationEvent,
+    ReplicaMigrated,
+)
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row
 from whimbrel.core.messages import MigrationCommitRequested
-from whimbrel.core.migration.state_manager import ActiveMigration, Role
+from whimbrel.core.migration.state_manager import ActiveMigration
 from whimbrel.core.model import MigrationInfo, Verdict
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
@@ -18,15 +25,14 @@ from whimbrel.sim.bug import Bug, nothing, replace
 
 def commit_repeated(engine: Engine) -> None:
     """A request or an answer of a migration that was lost is not sent again (bug 3)."""
-    execution = engine.member.migrations._loop.execution
-    replace(execution, "repeat", nothing)
-    replace(execution, "link_restored", nothing)
+    execution = engine.member.migrations.loop.execution
+    replace(execution, "unanswered", list)
 
 
 def repeated_commit_recognised(engine: Engine) -> None:
     """A destination takes the repeat of a commit for another one and says no (bug 3)."""
     member = engine.member
-    destination, table = member.migrations._destination, member.migrations.table
+    destination, table = member.migrations.destination, member.migrations.table
     commit = destination._commit
 
     def refuse(migration: Any) -> str:
@@ -40,13 +46,17 @@ def repeated_commit_recognised(engine: Engine) -> None:
 def flag_cleared(engine: Engine) -> None:
     """A source that learns of a failure forgets to let writes in again (bug 19)."""
     member = engine.member
-    manager = member.migrations._manager
+    manager = member.migrations.manager
     change = manager.change
 
     def leave_flagged(pid: PartitionId, row: Row, version: int, committed: str = "") -> None:
         active = manager.active.get(pid)
         change(pid, row, version, committed)
-        if active is not None and active.role is Role.SOURCE and active.migration.id != committed:
+        if (
+            active is not None
+            and active.endpoint is Endpoint.SOURCE
+            and active.migration.id != committed
+        ):
             member.dataplane.roles.begin_source(active.migration)
 
     replace(manager, "change", leave_flagged)
@@ -55,8 +65,8 @@ def flag_cleared(engine: Engine) -> None:
 def copy_complete(engine: Engine) -> None:
     """A destination commits with the part that it has received (GCM-40)."""
     member = engine.member
-    destination = member.migrations._destination
-    source, host = member.migrations._source, member.dataplane.roles
+    destination = member.migrations.destination
+    source, host = member.migrations.source, member.dataplane.roles
 
     def first_only(outgoing: Any) -> None:
         if outgoing.sending.export is None:
@@ -68,8 +78,8 @@ def copy_complete(engine: Engine) -> None:
     commit = destination.commit_requested
 
     def accept(sender: MemberId, message: MigrationCommitRequested) -> None:
-        incoming = member.migrations._manager.active.get(message.migration.partition_id)
-        if incoming is not None and incoming.role is Role.DESTINATION:
+        incoming = member.migrations.manager.active.get(message.migration.partition_id)
+        if incoming is not None and incoming.endpoint is Endpoint.DESTINATION:
             vars(incoming)["receiving"].complete = True
         commit(sender, message)
 
@@ -78,7 +88,7 @@ def copy_complete(engine: Engine) -> None:
 
 def departure_fails_commit(engine: Engine) -> None:
     """The master commits a migration whose destination has left (ADL-21)."""
-    execution = engine.member.migrations._loop.execution
+    execution = engine.member.migrations.loop.execution
     decide = execution._decide
 
     def succeed(running: Any, verdict: Verdict, reason: str = "") -> None:
@@ -112,7 +122,7 @@ def told_before_table(engine: Engine) -> None:
 
 def own_indexes_told(engine: Engine) -> None:
     """The index that a migration leads to is not told to services (bug 14)."""
-    manager = engine.member.migrations._manager
+    manager = engine.member.migrations.manager
     event = manager._event
 
     def without_index(active: ActiveMigration) -> PartitionMigrationEvent:
@@ -123,18 +133,18 @@ def own_indexes_told(engine: Engine) -> None:
 
 def carried_applied(engine: Engine) -> None:
     """The finished migrations that a request carries are not looked at (bug 7)."""
-    replace(engine.member.migrations._manager, "apply_carried", nothing)
+    replace(engine.member.migrations.manager, "apply_carried", nothing)
 
 
 def kept_until_acknowledged(engine: Engine) -> None:
     """The master forgets a finished migration as soon as it is told (ADL-25)."""
-    publisher = engine.member.migrations._loop.publisher
+    publisher = engine.member.migrations.loop.publisher
     replace(publisher, "completed_of", lambda _pid: ())
 
 
 def failure_counted(engine: Engine) -> None:
     """A failed migration keeps its permits: the counter says that it still runs (bug 18)."""
-    execution = engine.member.migrations._loop.execution
+    execution = engine.member.migrations.loop.execution
     decide = execution._decide
 
     def keep(running: Any, verdict: Verdict, reason: str = "") -> None:
@@ -150,7 +160,7 @@ def failure_counted(engine: Engine) -> None:
 
 def source_may_die(engine: Engine) -> None:
     """The master fails a migration whose source leaves although its destination may have it."""
-    execution = engine.member.migrations._loop.execution
+    execution = engine.member.migrations.loop.execution
     members_changed = execution.members_changed
 
     def fail(gone: Collection[MemberId]) -> None:

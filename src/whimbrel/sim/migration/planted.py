@@ -13,7 +13,6 @@ from whimbrel.core.messages import (
     MigrationOpened,
     MigrationRequested,
 )
-from whimbrel.core.migration.serial.versions import serial_manager
 from whimbrel.core.migration.state_manager import ActiveMigration
 from whimbrel.core.model import MigrationInfo, Step, Verdict
 from whimbrel.serving.engine import Engine
@@ -25,7 +24,7 @@ CAP_FACTOR = 10
 def cleared_before_commit(engine: Engine) -> None:
     """A source drops its data once they are copied, not once the master has committed."""
     member = engine.member
-    source = member.migrations._source
+    source = member.migrations.source
     answer = source._answer
 
     def drop(outgoing: Any, success: bool, reason: str) -> None:
@@ -42,7 +41,7 @@ def cleared_before_commit(engine: Engine) -> None:
 def failed_version_not_raised(engine: Engine) -> None:
     """A failed migration leaves the version one short, so a returning destination is not beaten."""
     member = engine.member
-    manager = member.migrations._manager
+    manager = member.migrations.manager
     apply_completed = manager.apply_completed
 
     def apply(migration: MigrationInfo) -> bool:
@@ -68,15 +67,14 @@ def writes_while_migrating(engine: Engine) -> None:
 def committed_too_early(engine: Engine) -> None:
     """The master commits when the data are copied; the destination is only told."""
     member = engine.member
-    execution = member.migrations._loop.execution
+    execution = member.migrations.loop.execution
     data_answered = execution.data_answered
 
     def decide(sender: MemberId, message: MigrationDataAnswered) -> None:
         data_answered(sender, message)
-        pid = execution._by_id.get(message.migration_id)
-        if pid is None or not message.success:
+        running = execution._by_id.get(message.migration_id)
+        if running is None or not message.success:
             return
-        running = execution.running_migrations[pid]
         execution._decide(running, Verdict.SUCCESS)
         commit = MigrationCommitRequested(running.migration.with_verdict(Verdict.SUCCESS), ())
         if running.destination != member.ctx.id:
@@ -92,13 +90,13 @@ def any_table_version(engine: Engine) -> None:
     this only makes requests fail.
     """
     migrations = engine.member.migrations
-    loop, manager = migrations._loop, serial_manager(migrations._manager)
+    loop, table = migrations.loop, migrations.table
 
     def accept(kind: type[Message]) -> None:
         take = migrations._handlers[kind]
 
         def taken(sender: MemberId, message: Any) -> None:
-            manager.version = max(manager.version, message.migration.initial_version)
+            table.version_max = max(table.version_max, message.migration.initial_version)
             take(sender, message)
 
         migrations._handlers[kind] = taken
@@ -110,7 +108,7 @@ def any_table_version(engine: Engine) -> None:
 
 def cap_ignored(engine: Engine) -> None:
     """A member takes part in ten times as many migrations as it may."""
-    execution = engine.member.migrations._loop.execution
+    execution = engine.member.migrations.loop.execution
     limit = execution._parallel_max
 
     def raised() -> int:
@@ -121,7 +119,7 @@ def cap_ignored(engine: Engine) -> None:
 
 def promotions_not_told(engine: Engine) -> None:
     """Services hear of migrations only, not of a row that gives this member another index."""
-    manager = engine.member.migrations._manager
+    manager = engine.member.migrations.manager
     announce = manager._announce
 
     def silent(

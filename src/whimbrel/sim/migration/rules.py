@@ -183,7 +183,7 @@ class OneMigration(Rule):
             # ADL-35: one version for the whole table allows one migration in the cluster.
             self.fail(f"{len(running)} migrations run below cluster version 4.1", master.name)
         counted = migrations.counted_migrations()
-        if not migrations.is_in_charge or len(counted) <= self._cap:
+        if not migrations.loop.in_charge or len(counted) <= self._cap:
             return
         roles: dict[MemberId | None, int] = {}
         for migration in counted:
@@ -349,7 +349,7 @@ class MigrationSightings(Sightings):
             destination = self.world.host_of(migration.step.destination)
             self.saw(CONFIRMED if self._has_committed(destination, migration) else PREPARED)
         for other in self.world.up_hosts():
-            if other is host or not other.member.migrations.is_in_charge:
+            if other is host or not other.member.migrations.loop.in_charge:
                 continue
             for migration in other.member.migrations.running_migrations():
                 mine = migration.step.destination == host.info.id

@@ -36,7 +36,7 @@ def acting_master(world: World) -> Member | None:
     """The first member that is in charge and awake."""
     for host in world.up_hosts():
         member = host.member
-        if host.joined and not host.is_paused and member.migrations.is_in_charge:
+        if host.joined and not host.is_paused and member.migrations.loop.in_charge:
             return member
     return None
 

@@ -12,7 +12,7 @@ LEASE_FACTOR = 1_000
 
 def plan_made_up_for(engine: Engine) -> None:
     """What was put off while migrations were forbidden is forgotten (GCM-13)."""
-    loop = engine.member.migrations._loop
+    loop = engine.member.migrations.loop
     members_changed = loop.members_changed
 
     def forget(old: MemberList, new: MemberList) -> None:
@@ -32,7 +32,7 @@ def lock_ends(engine: Engine) -> None:
 
 def leave_in_any_state(engine: Engine) -> None:
     """Who wants to leave waits until its data are elsewhere, also where nothing may move."""
-    loop, ctx = engine.member.migrations._loop, engine.member.ctx
+    loop, ctx = engine.member.migrations.loop, engine.member.ctx
     may_leave = loop.may_leave
 
     def wait(member: MemberId) -> bool:

@@ -41,7 +41,7 @@ class StateObeyed(Rule):
         Their versions do not where the cluster is upgraded in such a state (PIM-43).
         """
         member = host.member
-        if before == after or not member.ctx.is_master or member.migrations.is_fetching:
+        if before == after or not member.ctx.is_master or member.migrations.loop.recovery.running:
             return
         state = member.ctx.members.state
         if not state.promotion_allowed:

@@ -12,14 +12,13 @@ from whimbrel.sim.bug import Bug, nothing, replace
 
 def promotion_repeated(engine: Engine) -> None:
     """A promotion whose request or answer was lost is not sent again (bugs 4 and 5)."""
-    repair = engine.member.migrations._loop.repair
-    replace(repair, "repeat", nothing)
-    replace(repair, "link_restored", nothing)
+    repair = engine.member.migrations.loop.repair
+    replace(repair, "unanswered", list)
 
 
 def promoted_may_die(engine: Engine) -> None:
     """The master waits for the answer of a promoted member that has left (ADL-21)."""
-    replace(engine.member.migrations._loop.repair, "members_changed", nothing)
+    replace(engine.member.migrations.loop.repair, "members_changed", nothing)
 
 
 def stamp_recomputed(engine: Engine) -> None:
@@ -37,7 +36,7 @@ def stamp_recomputed(engine: Engine) -> None:
 
 def joiner_told_first(engine: Engine) -> None:
     """A plan starts before its participants have acknowledged their rows (bug 16)."""
-    loop = engine.member.migrations._loop
+    loop = engine.member.migrations.loop
 
     def at_once() -> bool:
         if not loop.repair.is_promoting:
@@ -61,7 +60,7 @@ def failed_plan_tried_again(engine: Engine) -> None:
 
 def groups_kept(engine: Engine) -> None:
     """Members of one machine count as places of their own (bug 19c)."""
-    ctx, loop = engine.member.ctx, engine.member.migrations._loop
+    ctx, loop = engine.member.ctx, engine.member.migrations.loop
 
     def alone() -> list[tuple[MemberId, ...]]:
         return [(info.id,) for info in ctx.data_members() if info.id not in ctx.leaving]
@@ -71,7 +70,7 @@ def groups_kept(engine: Engine) -> None:
 
 def lost_owner_anyway(engine: Engine) -> None:
     """A partition without any replica gets an owner only where migrations are allowed (bug 48)."""
-    ctx, loop = engine.member.ctx, engine.member.migrations._loop
+    ctx, loop = engine.member.ctx, engine.member.migrations.loop
     replacing_lost = loop._replacing_lost
 
     def only_active() -> Job[None]:
@@ -83,7 +82,7 @@ def lost_owner_anyway(engine: Engine) -> None:
 
 def promotion_is_change(engine: Engine) -> None:
     """A list in which a member changed between lite and data leads to no plan (bug 50)."""
-    loop = engine.member.migrations._loop
+    loop = engine.member.migrations.loop
     members_changed = loop.members_changed
 
     def overlook(old: MemberList, new: MemberList) -> None:
@@ -95,7 +94,7 @@ def promotion_is_change(engine: Engine) -> None:
 
 def lite_hold_nothing(engine: Engine) -> None:
     """Lite members get replicas like everybody else."""
-    ctx, loop = engine.member.ctx, engine.member.migrations._loop
+    ctx, loop = engine.member.ctx, engine.member.migrations.loop
 
     def everybody() -> list[tuple[MemberId, ...]]:
         return [(info.id,) for info in ctx.members.members if info.id not in ctx.leaving]

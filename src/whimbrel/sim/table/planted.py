@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId, Row, index_in
+from whimbrel.core.jobs import Job
 from whimbrel.core.messages import SuspicionTold
 from whimbrel.core.model import MemberList, RowState
 from whimbrel.serving.engine import Engine
@@ -14,7 +15,7 @@ from whimbrel.wire.frames import parse_message
 def local_promotion(engine: Engine) -> None:
     """The first backup promotes itself when it sees the primary leave (before 3.7)."""
     member = engine.member
-    manager = member.migrations._manager
+    manager = member.migrations.manager
     view_changed = member.membership.on_view_changed
 
     def promote(old: MemberList, new: MemberList) -> None:
@@ -32,7 +33,7 @@ def local_promotion(engine: Engine) -> None:
 def promoted_from_cold(engine: Engine) -> None:
     """Repair promotes the coldest backup instead of the hottest."""
     member = engine.member
-    manager = member.migrations._manager
+    manager = member.migrations.manager
     change = manager.change
 
     def swap(pid: PartitionId, row: Row, version: int, committed: str = "") -> None:
@@ -54,7 +55,7 @@ def promoted_from_cold(engine: Engine) -> None:
 
 def equal_version_taken(engine: Engine) -> None:
     """A row is taken once more although its version is the one that is held."""
-    manager = engine.member.migrations._manager
+    manager = engine.member.migrations.manager
     apply_row = manager.apply_row
 
     def take(state: RowState) -> bool:
@@ -68,11 +69,11 @@ def equal_version_taken(engine: Engine) -> None:
 
 def cyclic_target(engine: Engine) -> None:
     """The assignment wants primary and first backup of a partition to change places."""
-    loop = engine.member.migrations._loop
+    loop = engine.member.migrations.loop
     targets_of = loop._targets
 
-    def swapped() -> list[Row]:
-        targets = targets_of()
+    def swapped() -> Job[list[Row]]:
+        targets = yield from targets_of()
         for pid, row in enumerate(loop._manager.table.rows):
             if row[0] is not None and row[1] is not None:
                 targets[pid] = (row[1], row[0], *row[2:])
@@ -116,10 +117,11 @@ def removal_not_believed(engine: Engine) -> None:
 
 def newcomers_stay_empty(engine: Engine) -> None:
     """The assignment leaves a full row as it is, so nothing ever moves to a newcomer."""
-    loop = engine.member.migrations._loop
+    loop = engine.member.migrations.loop
     targets_of = loop._targets
 
-    def lazy() -> list[Row]:
+    def lazy() -> Job[list[Row]]:
+        targets = yield from targets_of()
         groups = len(loop._groups())
         depth = min(loop.replica_depth, groups)
         members = engine.member.ctx.members
@@ -130,7 +132,7 @@ def newcomers_stay_empty(engine: Engine) -> None:
             and all(one is not None and members.get(one) for one in row[:depth])
             and not any(one in leaving for one in row if one is not None)
             else target
-            for row, target in zip(loop._manager.table.rows, targets_of(), strict=True)
+            for row, target in zip(loop._manager.table.rows, targets, strict=True)
         ]
 
     replace(loop, "_targets", lazy)
@@ -138,12 +140,12 @@ def newcomers_stay_empty(engine: Engine) -> None:
 
 def restless_plans(engine: Engine) -> None:
     """Each plan wants the coldest replica of a row elsewhere, and each end triggers another."""
-    loop = engine.member.migrations._loop
+    loop = engine.member.migrations.loop
     targets_of, succeeded = loop._targets, loop._plan_succeeded
     turns = [0]
 
-    def elsewhere() -> list[Row]:
-        targets = targets_of()
+    def elsewhere() -> Job[list[Row]]:
+        targets = yield from targets_of()
         data = [member for group in loop._groups() for member in group]
         pid = turns[0] % len(targets)
         row = list(targets[pid])

@@ -6,6 +6,7 @@ from typing import Any
 
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
+from whimbrel.core.jobs import finish
 from whimbrel.core.messages import (
     LegacyTablePublished,
     MigrationCommitRequested,
@@ -232,7 +233,7 @@ class CleanRows(Rule):
         if len(set(holders)) != len(holders):
             self.fail(f"p{pid} names a member twice", host.name)
         ctx = host.member.ctx
-        if not ctx.is_master or host.member.migrations.is_fetching:
+        if not ctx.is_master or host.member.migrations.loop.recovery.running:
             return
         for member in holders:
             if member in before:
@@ -264,7 +265,7 @@ class BalancedPlans(Rule):
     def _look(self, host: Host) -> None:
         member = host.member
         rows = member.migrations.table.rows
-        for pid, target in enumerate(member.migrations._loop._targets()):
+        for pid, target in enumerate(finish(member.migrations.loop._targets())):
             row = rows[pid]
             if row == target:
                 continue
@@ -274,7 +275,10 @@ class BalancedPlans(Rule):
                 self.fail(f"p{pid}: there is still something to plan at rest", host.name)
         data = [info.id for info in member.ctx.data_members()]
         plan = self.world.plan
-        if member.migrations.replica_depth >= len(data) or plan.settings.member_group != "member":
+        if (
+            member.migrations.loop.replica_depth >= len(data)
+            or plan.settings.member_group != "member"
+        ):
             return  # every place is forced then (docs/design/0003, "Known limits")
         counts = [member.migrations.table.replica_count(one) for one in data]
         is_deep = plan.settings.plan_depth == "deep"

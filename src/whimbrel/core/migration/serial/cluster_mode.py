@@ -1,113 +1,69 @@
-"""What is built for which cluster version: the one place where the two modes part (PIM-41)."""
+"""Which mode a cluster version has, and the switch to 4.1: the one place where the two meet.
+
+At the switch every partition's version becomes the last one of the table. Each member notes at
+which version its table stood when the list with the new cluster version came; the change was agreed
+on while all stood at one version. The master then raises every row below it, once it has heard
+everybody, and publishes. A row at or above it is never touched again, so it does not matter which
+master does it, nor how often it is tried (PIM-43).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from whimbrel.core.check import check
-from whimbrel.core.ids import MemberId
-from whimbrel.core.messages import (
-    LegacyTableAnswered,
-    LegacyTablePublished,
-    LegacyTableRequested,
-    LegacyVersionPublished,
-    Message,
-    PublicationAnswered,
-    StampPublished,
-    TablePublished,
-)
-from whimbrel.core.migration.control_loop import LoopParts
-from whimbrel.core.migration.destination import DestinationSide
-from whimbrel.core.migration.publication import Publisher, Subscriber
-from whimbrel.core.migration.serial.destination import SerialDestination
-from whimbrel.core.migration.serial.execution import SerialExecution
-from whimbrel.core.migration.serial.publication import SerialPublisher, SerialSubscriber
-from whimbrel.core.migration.serial.recovery import SerialRecovery
-from whimbrel.core.migration.serial.repair import SerialRepair
-from whimbrel.core.migration.serial.upgrade import UpgradedRecovery, UpgradedStateManager
-from whimbrel.core.migration.serial.versions import SerialStateManager
+from whimbrel.core.ids import PartitionId
+from whimbrel.core.jobs import Job
+from whimbrel.core.migration.mode import ClusterMode
+from whimbrel.core.migration.parallel import PARALLEL
+from whimbrel.core.migration.serial.publication import TablePublisher, TableSubscriber
+from whimbrel.core.migration.serial.settlement import settling_table
+from whimbrel.core.migration.serial.versioning import TableVersion
+from whimbrel.core.migration.settlement import Account, Settlement, settling_rows
 from whimbrel.core.migration.state_manager import PartitionStateManager
+from whimbrel.core.partition.table import PartitionTable
 
-
-@dataclass(frozen=True, slots=True)
-class ClusterMode:
-    """The parts of the migration room that differ by cluster version."""
-
-    manager: type[PartitionStateManager]
-    subscriber: type[Subscriber]
-    destination: type[DestinationSide]
-    loop: LoopParts
-
-
-MODERN = ClusterMode(PartitionStateManager, Subscriber, DestinationSide, LoopParts())
-"""A version for every partition, migrations in parallel, news instead of tables."""
-UPGRADED = ClusterMode(
-    UpgradedStateManager, Subscriber, DestinationSide, LoopParts(recovery=UpgradedRecovery)
-)
-"""The same, on a member that was there at the switch."""
-SERIAL = ClusterMode(
-    SerialStateManager,
-    SerialSubscriber,
-    SerialDestination,
-    # Repair waits for what is under way: it changes the version that this names.
-    LoopParts(
-        SerialPublisher, SerialRecovery, SerialRepair, SerialExecution, repairs_meanwhile=False
-    ),
-)
-"""One version for the table, one migration at a time, whole tables."""
-
+SERIAL = ClusterMode("serial", TableVersion, TablePublisher, TableSubscriber, settling_table)
+"""One version for the table, one migration at a time, whole tables (PIM-41)."""
 SERIAL_VERSION = "4.0"
 
 
-def next_mode(current: ClusterMode | None, cluster_version: str) -> ClusterMode:
-    """The mode of a cluster version for a member that was in ``current`` so far; None at its
-    start.
+def next_mode(
+    current: ClusterMode | None, cluster_version: str, table: PartitionTable
+) -> ClusterMode:
+    """The mode of a cluster version for a member that was in ``current`` so far.
+
+    Raises:
+        InvariantViolation: A table with a version for every partition never gets back to one
+            version (PIM-43).
     """
+    was_serial = current is not None and current.name == SERIAL.name
     if cluster_version == SERIAL_VERSION:
+        is_fresh = current is None or was_serial or not table.initialised
+        check(is_fresh, "no cluster is downgraded")
         return SERIAL
-    if current is SERIAL:
-        return UPGRADED
-    return MODERN if current is None else current
+    if was_serial:
+        return upgraded(table.version_max)
+    return current or PARALLEL
 
 
-def check_direction(current: ClusterMode, then: ClusterMode, has_table: bool) -> None:
-    """A table with a version for every partition never gets back to one version (PIM-43)."""
-    check(not (has_table and then is SERIAL and current is not SERIAL), "no cluster is downgraded")
+def upgraded(floor: int) -> ClusterMode:
+    """Parallel migrations on a member whose table stood at version ``floor`` at the switch."""
+
+    def settling(
+        manager: PartitionStateManager, accounts: Sequence[Account], rows_max: int
+    ) -> Job[Settlement]:
+        settlement = yield from settling_rows(manager, accounts, rows_max)
+        raise_versions(manager, floor)
+        return settlement
+
+    return replace(PARALLEL, name="upgraded", settling=settling)
 
 
-Handlers = dict[type[Message], Callable[[MemberId, Any], None]]
-
-
-def publication_handlers(subscriber: Subscriber, publisher: Publisher) -> Handlers:
-    """Who takes the messages that bring tables; each mode knows its own messages only (PIM-42).
-
-    One of the other mode comes from a member that is before or after the switch; it is dropped
-    and comes again until the sender is where we are.
-    """
-    if isinstance(subscriber, SerialSubscriber) and isinstance(publisher, SerialPublisher):
-        return {
-            LegacyTablePublished: subscriber.table_published,
-            LegacyVersionPublished: subscriber.version_published,
-            LegacyTableAnswered: publisher.table_answered,
-            LegacyTableRequested: publisher.legacy_table_requested,
-        }
-    return {
-        TablePublished: subscriber.published,
-        StampPublished: subscriber.stamp_published,
-        PublicationAnswered: publisher.answered,
-    }
-
-
-def hand_over(before: PartitionStateManager, then: PartitionStateManager) -> None:
-    """What a member takes part in, and what it must still tell, survives the switch."""
-    then.active.update(before.active)
-    then.changed.update(before.changed)
-    if isinstance(before, SerialStateManager) and isinstance(then, UpgradedStateManager):
-        then.floor = before.version
-
-
-def version_of(manager: PartitionStateManager) -> int | None:
-    """The version of the whole table; None where there is none."""
-    return manager.version if isinstance(manager, SerialStateManager) else None
+def raise_versions(manager: PartitionStateManager, floor: int) -> None:
+    """Give every arranged partition below ``floor`` that version, its row as it is (PIM-43)."""
+    table = manager.table
+    below = [pid for pid, version in enumerate(table.versions) if 0 < version < floor]
+    for pid in map(PartitionId, below):
+        manager.change(pid, table.row(pid), floor)

@@ -9,50 +9,57 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
+from whimbrel.core import messages as m
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.core.messages import (
-    LegacyTableAnswered,
-    LegacyTablePublished,
-    LegacyTableRequested,
-    LegacyVersionPublished,
-)
-from whimbrel.core.migration.publication import Publisher, Subscriber
-from whimbrel.core.migration.serial.versions import serial_manager
+from whimbrel.core.migration.mode import Handlers, Withheld
+from whimbrel.core.migration.serial.versioning import apply_table
 from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo
+from whimbrel.core.partition.table import PartitionTable
 
 _UNKNOWN = -1
 """Stands for the table version of a member that has not told it."""
 
 
+@dataclass(slots=True, eq=False)
 class Reader:
     """What the master knows about one member's table."""
 
-    __slots__ = ("acked", "cause", "is_owed", "sent_us")
+    asked: MemberId
+    acked: int = _UNKNOWN
+    """The table version at which it last said it stands."""
+    is_owed: bool = False
+    """Whether marks of losses have changed since the table was last sent."""
+    is_waiting: bool = False
+    """Whether a table is on its way to it that it has not acknowledged."""
+    sent_us: int = 0
+    """When that was sent."""
+    cause: str = ""
+    """Of that."""
 
-    def __init__(self) -> None:
-        self.acked = _UNKNOWN
-        """The table version at which it last said it stands."""
-        self.is_owed = False
-        """Whether marks of losses have changed since the table was last sent."""
-        self.sent_us: int | None = None
-        """When the table was sent that it has not acknowledged; None when there is none."""
-        self.cause = ""
-        """Of that table."""
 
+class TablePublisher:
+    """The master's side, one whole table at a time; see ``mode.Publisher``."""
 
-class SerialPublisher(Publisher):
-    """The master's side: the same face as the modern publisher, one whole table at a time."""
+    is_opening = has_parts_left = False
 
-    def __init__(
-        self, ctx: Context, manager: PartitionStateManager, withheld: Collection[PartitionId]
-    ) -> None:
-        super().__init__(ctx, manager, withheld)
-        self._manager = serial_manager(manager)
-        self.readers: dict[MemberId, Reader] = {}
+    def __init__(self, ctx: Context, table: PartitionTable, withheld: Withheld) -> None:
+        self._ctx = ctx
+        self._table = table
+        self._withheld = withheld
+        self._readers: dict[MemberId, Reader] = {}
         self._recent: deque[MigrationInfo] = deque()
+
+    def handlers(self) -> Handlers:
+        """Where members' tables stand; one that lacks the newest gets it anyway."""
+        return {
+            m.LegacyTableAnswered: self.table_answered,
+            m.LegacyTableRequested: self.legacy_table_requested,
+            m.TableRequested: lambda _sender, _message: None,
+        }
 
     # -- taking and losing charge ---------------------------------------------------------
 
@@ -64,15 +71,15 @@ class SerialPublisher(Publisher):
 
     def stop(self) -> None:
         """Forget everything; this member is not master, or not yet."""
-        self.readers.clear()
+        self._readers.clear()
         self._recent.clear()
 
     def members_changed(self, gone: Collection[MemberId]) -> None:
         """Forget members that left; newcomers are owed the table."""
         for member in gone:
-            self.readers.pop(member, None)
+            self._readers.pop(member, None)
         for member in self._ctx.others():
-            self.readers.setdefault(member, Reader())
+            self._readers.setdefault(member, Reader(member))
         self._trim()
 
     # -- news -----------------------------------------------------------------------------
@@ -86,9 +93,15 @@ class SerialPublisher(Publisher):
 
     def stage_loss(self, partition_id: PartitionId) -> None:
         """The version of the table does not tell it: everybody is owed the table again."""
-        for reader in self.readers.values():
+        for reader in self._readers.values():
             reader.is_owed = True
         self.ask_for_acknowledgements()
+
+    def ask_for_acknowledgements(self) -> None:
+        """Whoever says its version again has got what was sent before."""
+        for reader in self._readers.values():
+            if not reader.is_waiting:
+                reader.acked = _UNKNOWN
 
     def completed_of(self, partition_id: PartitionId) -> tuple[MigrationInfo, ...]:
         """All finished migrations that not every member knows, whatever their partition."""
@@ -107,78 +120,67 @@ class SerialPublisher(Publisher):
         self._trim()
         if not self._table.initialised or self._withheld:
             return
-        message: LegacyTablePublished | None = None
-        for member, reader in self.readers.items():
-            if reader.sent_us is None and reader.acked < self._manager.version:
-                message = message or self._make()
+        version = self._table.version_max
+        message: m.LegacyTablePublished | None = None
+        for member, reader in self._readers.items():
+            if not reader.is_waiting and reader.acked < version:
+                message = message or m.LegacyTablePublished(
+                    version, self._table.image(), tuple(self._recent)
+                )
+                reader.is_waiting, reader.is_owed = True, False
                 reader.sent_us, reader.cause = self._ctx.now_us, self._ctx.cause
-                reader.is_owed = False
                 self._ctx.send(member, message)
 
-    def _make(self) -> LegacyTablePublished:
-        return LegacyTablePublished(self._manager.version, self._table.image(), tuple(self._recent))
+    def go_on(self) -> None:
+        """A table is one message."""
+
+    def owes_parts(self, member: MemberId) -> bool:
+        """A table is one message."""
+        return False
 
     # -- answers --------------------------------------------------------------------------
 
-    def table_answered(self, sender: MemberId, message: LegacyTableAnswered) -> None:
+    def table_answered(self, sender: MemberId, message: m.LegacyTableAnswered) -> None:
         """A member tells where its table stands now."""
-        reader = self.readers.get(sender)
+        reader = self._readers.get(sender)
         if reader is not None:
             reader.acked = _UNKNOWN if reader.is_owed else message.version
-            reader.sent_us = None
+            reader.is_waiting = False
             self._trim()
 
-    def legacy_table_requested(self, sender: MemberId, message: LegacyTableRequested) -> None:
+    def legacy_table_requested(self, sender: MemberId, message: m.LegacyTableRequested) -> None:
         """A member noticed that its table is older than ours."""
-        reader = self.readers.get(sender)
-        if reader is not None and reader.sent_us is None:
+        reader = self._readers.get(sender)
+        if reader is not None and not reader.is_waiting:
             reader.acked = min(reader.acked, message.version)
 
-    def table_requested(self, sender: MemberId, stamp: int) -> None:
-        """A member suspects that there is a newer table; one it lacks is due to it anyway."""
+    def unanswered(self) -> list[Reader]:
+        """Members that have not acknowledged the table on its way."""
+        return [reader for reader in self._readers.values() if reader.is_waiting]
 
-    def repeat(self) -> None:
-        """Send again to everybody who has not answered within the call timeout."""
-        due_us = self._ctx.now_us - self._ctx.settings.call_timeout_us
-        for reader in self.readers.values():
-            if reader.sent_us is not None and reader.sent_us <= due_us:
-                self._ctx.resume(reader.cause)
-                reader.sent_us = None
-                reader.acked = _UNKNOWN
+    def ask(self, request: Reader) -> None:
+        """Send the table again, as it is now."""
+        self._ctx.resume(request.cause)
+        request.is_waiting, request.acked = False, _UNKNOWN
         self.flush()
-
-    def ask_for_acknowledgements(self) -> None:
-        """As in the modern way: whoever says its version again has got what was sent before."""
-        for reader in self.readers.values():
-            if reader.sent_us is None:
-                reader.acked = _UNKNOWN
-
-    def link_restored(self, member: MemberId) -> None:
-        """The link was broken: the table on its way may be lost."""
-        reader = self.readers.get(member)
-        if reader is not None and reader.sent_us is not None:
-            self._ctx.resume(reader.cause)
-            reader.sent_us = None
-            reader.acked = _UNKNOWN
-            self.flush()
 
     def publish_stamp(self) -> None:
         """The periodic comparison of tables (ADL-10): only the version travels."""
         if self._table.initialised:
-            self._ctx.broadcast(LegacyVersionPublished(self._manager.version), list(self.readers))
+            version = m.LegacyVersionPublished(self._table.version_max)
+            self._ctx.broadcast(version, list(self._readers))
 
     @property
     def unacknowledged(self) -> list[MemberId]:
         """Members that have not acknowledged the newest table, in list order."""
-        if not self._table.initialised:
-            return []
-        version = self._manager.version
-        return [member for member, reader in self.readers.items() if reader.acked < version]
+        version = self._table.version_max
+        readers = self._readers if self._table.initialised else {}
+        return [member for member, reader in readers.items() if reader.acked < version]
 
     def _trim(self) -> None:
         """Drop the finished migrations that everybody knows, or that are too many (ADL-25)."""
-        newest = self._manager.version
-        known = min((reader.acked for reader in self.readers.values()), default=newest)
+        newest = self._table.version_max
+        known = min((reader.acked for reader in self._readers.values()), default=newest)
         limit = self._ctx.settings.completed_batch_max
         while self._recent and (
             self._recent[0].final_version <= known or len(self._recent) > limit
@@ -186,15 +188,22 @@ class SerialPublisher(Publisher):
             self._recent.popleft()
 
 
-class SerialSubscriber(Subscriber):
-    """Every member's side."""
+class TableSubscriber:
+    """Every member's side; see ``mode.Subscriber``."""
 
     def __init__(self, ctx: Context, manager: PartitionStateManager) -> None:
-        super().__init__(ctx, manager)
-        self._serial = serial_manager(manager)
+        self._ctx = ctx
+        self._manager = manager
         self._recent: dict[str, MigrationInfo] = {}
         self._told = 0
         """Version of the last table that was taken in: it has told what is not newer."""
+
+    def handlers(self) -> Handlers:
+        """Tables, and the version that the master's stands at."""
+        return {
+            m.LegacyTablePublished: self.table_published,
+            m.LegacyVersionPublished: self.version_published,
+        }
 
     @property
     def completed(self) -> list[MigrationInfo]:
@@ -208,14 +217,14 @@ class SerialSubscriber(Subscriber):
     def remember(self, migration: MigrationInfo) -> None:
         """Keep a migration committed here until a table has told it to all (ADL-30).
 
-        The newest ``migration_max_parallel`` of them, as in the modern way.
+        The newest ``migration_max_parallel`` of them, as in the other mode.
         """
         self._recent.setdefault(migration.id, migration)
         own = [one.id for one in self._recent.values() if one.final_version > self._told]
         for key in own[: -self._ctx.settings.migration_max_parallel]:
             del self._recent[key]
 
-    def table_published(self, sender: MemberId, message: LegacyTablePublished) -> None:
+    def table_published(self, sender: MemberId, message: m.LegacyTablePublished) -> None:
         """Apply a table of the member we take for master; others change nothing (ADL-08).
 
         Raises:
@@ -224,17 +233,19 @@ class SerialSubscriber(Subscriber):
         if sender != self._ctx.master or sender == self._ctx.id:
             self._ctx.note("migration.foreign_table", "warning", sender=sender)
             return
-        rows = list(self._serial.table.rows_of(message.image))
-        self._serial.table.take_losses(message.image.losses)
-        if self._serial.apply_table(message.version, rows):
+        table = self._manager.table
+        rows = list(table.rows_of(message.image))
+        table.take_losses(message.image.losses)
+        if apply_table(self._manager, message.version, rows):
             own = [one for one in self._recent.values() if one.final_version > message.version]
             self._recent = {one.id: one for one in (*message.completed, *own)}
             self._told = message.version
-        self._ctx.send(sender, LegacyTableAnswered(self._serial.version))
+        self._ctx.send(sender, m.LegacyTableAnswered(table.version_max))
 
-    def version_published(self, sender: MemberId, message: LegacyVersionPublished) -> None:
+    def version_published(self, sender: MemberId, message: m.LegacyVersionPublished) -> None:
         """Ask for the table when the master's is newer (ADL-10)."""
         if sender != self._ctx.master or sender == self._ctx.id:
             return
-        if message.version > self._serial.version:
-            self._ctx.send(sender, LegacyTableRequested(self._serial.version))
+        version = self._manager.table.version_max
+        if message.version > version:
+            self._ctx.send(sender, m.LegacyTableRequested(version))

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from whimbrel.core.check import check
 from whimbrel.core.jobs import Job, finish
-from whimbrel.core.migration.recovery import Account, Recovery, Settlement, without_data
-from whimbrel.core.migration.serial.versions import serial_manager, version_of_rows
+from whimbrel.core.migration.serial.versioning import version_of_rows
+from whimbrel.core.migration.settlement import Account, Settlement, without_data
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo, Verdict
 
 
-def settle_serial(accounts: Sequence[Account]) -> Settlement:
+def settling_table(
+    manager: PartitionStateManager, accounts: Sequence[Account], _rows_max: int
+) -> Job[Settlement]:
+    """Decide, and bring our own table to the decision."""
+    yield from ()  # all rows at once
+    settlement = settle_table(accounts)
+    for row in settlement.rows:
+        manager.apply_row(row)
+    for migration in settlement.rolled_back:
+        if not manager.apply_completed(migration):
+            pid, table = migration.partition_id, manager.table
+            beyond = max(table.version_max, migration.final_version) + 1
+            manager.change(pid, table.row(pid), beyond)
+    return settlement
+
+
+def settle_table(accounts: Sequence[Account]) -> Settlement:
     """Decide table and open migrations; independent of the order of the accounts.
 
     The table with the highest version has all that was ever decided, and what was committed at
@@ -51,22 +68,3 @@ def settle_serial(accounts: Sequence[Account]) -> Settlement:
 
 def _order(migration: MigrationInfo) -> tuple[int, str]:
     return (migration.initial_version, migration.id)
-
-
-class SerialRecovery(Recovery):
-    """Asks everybody, as the modern one; decides by the version of the table."""
-
-    def finishing(self, own_completed: Iterable[MigrationInfo]) -> Job[Settlement]:
-        """All have answered: decide, and bring our own table to the decision, all at once."""
-        accounts = yield from self._accounts(own_completed)
-        settlement = settle_serial(accounts)
-        manager = serial_manager(self._manager)
-        for row in settlement.rows:
-            manager.apply_row(row)
-        for migration in settlement.rolled_back:
-            if not manager.apply_completed(migration):
-                pid = migration.partition_id
-                beyond = max(manager.version, migration.final_version) + 1
-                manager.change(pid, manager.table.row(pid), beyond)
-        self.stop()
-        return settlement
