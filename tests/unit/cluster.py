@@ -149,7 +149,8 @@ class Cluster(Generic[P]):
         """From where to where nothing gets."""
         self.late_us: Callable[[str], int] = lambda _key: 0
         """How much later than it is due a timer fires."""
-        self.in_flight = 0
+        self.flying: dict[int, Any] = {}
+        """Messages (None: words of the network) that are on their links, in order."""
         self.queue: deque[Callable[[], None]] = deque()
         """What happens before time goes on."""
         self._later: list[tuple[int, int, Callable[[], None]]] = []
@@ -276,7 +277,12 @@ class Cluster(Generic[P]):
             return
         link = (source.id, target.id, self.channel_of(message))
         for _ in range(self.copies_of(source, target, message)):
-            self._post(link, self.delay_of(message), lambda: self.arrive(source, target, message))
+            self._post(
+                link,
+                self.delay_of(message),
+                lambda: self.arrive(source, target, message),
+                message,
+            )
 
     def send_to(self, source: P, address: Address, message: Any) -> None:
         """Send to whoever listens at an address; no order is kept."""
@@ -295,12 +301,16 @@ class Cluster(Generic[P]):
         """A message is there."""
         target.step(lambda: target.receive(source, message))
 
-    def _post(self, link: Hashable, delay_us: int, action: Callable[[], None]) -> None:
-        self.in_flight += 1
+    def _post(
+        self, link: Hashable, delay_us: int, action: Callable[[], None], message: Any = None
+    ) -> None:
+        number = next(self._numbers)
+        self.flying[number] = message
 
         def land() -> None:
-            self.in_flight -= 1
-            action()
+            if number in self.flying:
+                del self.flying[number]
+                action()
 
         due_us = max(self.now_us + delay_us, self._last_us.get(link, 0))
         self._last_us[link] = due_us
@@ -345,6 +355,13 @@ class Cluster(Generic[P]):
                 return
             self.deliver_next()
         raise AssertionError("the traffic does not end")
+
+    def lose(self, is_lost: Callable[[Any], bool]) -> int:
+        """Take messages that are on their way from their links; how many."""
+        lost = [number for number, message in self.flying.items() if is_lost(message)]
+        for number in lost:
+            del self.flying[number]
+        return len(lost)
 
     def deliver_next(self) -> None:
         """Deliver what was sent first."""

@@ -348,7 +348,7 @@ class Net(Cluster[Node]):
         """Run until the master says that all is settled and nothing is on its way."""
 
         def is_settled() -> bool:
-            return self.in_flight == 0 and self.master.room.is_settled()[0]
+            return not self.flying and self.master.room.is_settled()[0]
 
         if not self.play(self.now_us + int(seconds * SECOND), is_settled):
             room = self.master.room

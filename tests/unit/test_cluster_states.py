@@ -96,7 +96,7 @@ def is_safe(pump: Pump) -> bool:
 def revive(pump: Pump, node: Node) -> Node:
     """A new process under the identity of a dead one, at its address."""
     fresh = Node(pump, node.number, lite=False)
-    pump.nodes[pump.nodes.index(node)] = fresh
+    pump.nodes[pump.nodes.index(node)] = pump.nodes.pop()  # in its place
     fresh.handle(Started(tuple(other.address for other in pump.nodes)))
     return fresh
 

@@ -400,6 +400,29 @@ def test_data_that_overtake_the_table_are_not_refused(crash: bool) -> None:
     assert [entry["failed"] for entry in net.master.room.reporter.finished] == [0]
 
 
+def test_a_row_that_no_safe_step_leads_to_its_target_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """APR-38: what is left as it is, is said, and nothing waits for it. Method: targets with a hole
+    behind the primary, where every step towards them would cost a copy.
+    """
+    net = grown("abc", 2)
+
+    def hollow(rows: Sequence[Row], *_: object) -> Job[list[Row]]:
+        yield
+        return [(row[0], None, *row[1:6]) for row in rows]
+
+    before = list(net.master.room.table.rows)
+    monkeypatch.setattr(control_loop, "assigning", hollow)
+    with net.step(net.master):
+        net.master.room.loop.trigger("by hand")
+        net.master.room.conclude()
+    net.settle()
+    assert net.master.room.table.rows == before
+    told = [note.fields for note in net.master.notes if note.kind == "migration.rows_left"]
+    assert told == [{"partitions": len(before)}]
+
+
 def history_of(history_max: int) -> MigrationReporter:
     settings = msgspec.structs.replace(SETTINGS, history_max=history_max)
     return MigrationReporter(Net(settings).add_alone("m").ctx)

@@ -323,6 +323,10 @@ class Calls:
             if outgoing is not None:
                 outgoing.unsent_from = outgoing.next_number
 
+    def is_down(self, peer: MemberId | None) -> bool:
+        """Whether a call to a member would wait for its link."""
+        return peer in self._down
+
     def was_sent(self, call: Call) -> bool:
         """Whether a call that waits may have arrived: it was given to a link that stood."""
         outgoing = self._outgoing.get(call.target)

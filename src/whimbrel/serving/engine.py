@@ -90,7 +90,7 @@ class Engine:
         self.member.on_question = self.questions.on_message
         self.member.on_view_changed = self._view_changed
         self.member.on_link_lost = self.server.calls.link_lost
-        self.member.on_link_restored = self.server.calls.link_restored
+        self.member.on_link_restored = self.server.link_restored
         self.member.on_registry_changed = self._registry_changed
 
     # -- in -------------------------------------------------------------------------------
@@ -254,6 +254,8 @@ class Engine:
         if is_structure(entry) and not entry.alive and entry.kind in self.handlers:
             self.handlers[entry.kind].forget(namespace_of(entry.kind, entry.key))
         self.server.listeners.structure_changed(entry, before)
+        if not entry.alive:
+            self.server.waits.destroyed(namespace_of(entry.kind, entry.key))
 
     def _carry_out_effects(self) -> None:
         """Turn effects into outputs and calls of the server, until there are none left."""

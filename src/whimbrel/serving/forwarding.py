@@ -17,6 +17,7 @@ from whimbrel.serving.hub import Hub
 from whimbrel.serving.operations import Operations
 from whimbrel.serving.parking import ParkingLot
 from whimbrel.serving.session import Request
+from whimbrel.serving.waits import Waits
 from whimbrel.wire import errors as codes
 from whimbrel.wire.links import FORWARD
 
@@ -29,8 +30,9 @@ HOPS_AT_ONCE = 2
 class Forwarding:
     """Lets requests wait, or sends them to their primaries."""
 
-    def __init__(self, hub: Hub, operations: Operations, parking: ParkingLot) -> None:
+    def __init__(self, hub: Hub, operations: Operations, parking: ParkingLot, waits: Waits) -> None:
         self._hub = hub
+        self._waits = waits
         self._operations = operations
         self._parking = parking
 
@@ -71,12 +73,16 @@ class Forwarding:
             self._send(request, primary)
 
     def _send(self, request: Request, primary: MemberId) -> None:
-        body = bytes((request.hops + 1,)) + request.data
+        if not request.since_us:
+            request.since_us = self._hub.ctx.now_us
+        body = self._waits.head_of(request, primary) + request.data
         try:
-            self._hub.calls.start(primary, FORWARD, body, request)
+            call = self._hub.calls.start(primary, FORWARD, body, request)
         except OverloadedError as error:
             self._hub.answer_error(request, codes.OVERLOAD, str(error))
             return
+        if request.wait is not None:
+            request.wait.call = call
         self._hub.tally("requests_forwarded")
 
     def on_lost(self, call: Call, request: Request, was_sent: bool) -> bool:

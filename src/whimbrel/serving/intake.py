@@ -14,6 +14,7 @@ from whimbrel.serving.listeners import Listeners
 from whimbrel.serving.outputs import CloseClient
 from whimbrel.serving.session import UNREAD_BYTES_MAX, Connection, Phase
 from whimbrel.serving.views import Views
+from whimbrel.serving.waits import Waits
 from whimbrel.wire.frames import PRELUDE, RawMessage
 
 REPLY_BYTES_PER_TURN = 8 * 1024 * 1024
@@ -25,10 +26,13 @@ Dispatch = Callable[[Connection, RawMessage], None]
 class Intake:
     """The client connections of one member."""
 
-    def __init__(self, hub: Hub, views: Views, listeners: Listeners, dispatch: Dispatch) -> None:
+    def __init__(
+        self, hub: Hub, views: Views, listeners: Listeners, waits: Waits, dispatch: Dispatch
+    ) -> None:
         self._hub = hub
         self._views = views
         self._listeners = listeners
+        self._waits = waits
         self._dispatch = dispatch
         """Runs a request of an authenticated client."""
         self.connections: dict[int, Connection] = {}
@@ -55,6 +59,7 @@ class Intake:
         self.overflowing.pop(conn, None)
         self._views.drop(connection)
         self._listeners.drop(connection)
+        self._waits.drop(connection)
         client_id = connection.client_id
         if client_id is not None and self._hub.clients.get(client_id) is connection:
             del self._hub.clients[client_id]

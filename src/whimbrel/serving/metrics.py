@@ -26,6 +26,8 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["parked_requests"] = server.parking.count
     figures["parked_bytes"] = server.parking.bytes
     figures["parked_requests_total"] = server.parking.parked_total
+    figures["waiting_calls"] = server.waits.count
+    figures["waiting_call_hints"] = server.waits.queues.hint_count
     figures["calls_waiting"] = server.calls.waiting_count()
     figures["calls_held"] = server.calls.held_count()
     figures["whole_map_calls"] = server.scatter.count

@@ -37,6 +37,8 @@ class ParkingLot:
             return False
         if not request.deadline_us:
             request.deadline_us = now_us + self._timeout_us
+            if request.wait is not None:
+                request.deadline_us = min(request.deadline_us, request.wait.deadline_us)
         self._by_partition.setdefault(request.partition, deque()).append(request)
         self.count += 1
         self.bytes += len(request.data)
@@ -61,22 +63,25 @@ class ParkingLot:
 
     def take_expired(self, now_us: int) -> list[Request]:
         """Take out the requests whose deadline has passed."""
+        return self.take_where(lambda request: request.deadline_us <= now_us)
+
+    def take_where(self, wanted: Callable[[Request], bool]) -> list[Request]:
+        """Take out the requests that ``wanted`` says yes to."""
         if not self.count:
             return []
-        expired: list[Request] = []
-        for partition in list(self._by_partition):
-            queue = self._by_partition[partition]
-            late = [request for request in queue if request.deadline_us <= now_us]
-            if not late:
+        taken: list[Request] = []
+        for partition, queue in list(self._by_partition.items()):
+            found = {request: None for request in queue if wanted(request)}
+            if not found:
                 continue
-            expired.extend(late)
-            rest = deque(request for request in queue if request.deadline_us > now_us)
+            taken.extend(found)
+            rest = deque(request for request in queue if request not in found)
             if rest:
                 self._by_partition[partition] = rest
             else:
                 del self._by_partition[partition]
-        self._forget(expired)
-        return expired
+        self._forget(taken)
+        return taken
 
     def _forget(self, requests: list[Request]) -> None:
         self.count -= len(requests)

@@ -22,7 +22,15 @@ from whimbrel.serving.admission import Admission
 from whimbrel.serving.calls import Call
 from whimbrel.serving.forwarding import Forwarding
 from whimbrel.serving.grid_events import GridEvents
-from whimbrel.serving.hub import NOTIFY_BACKUPS, NOTIFY_EVENT, NOTIFY_GRID, SMALL_REPLY_BYTES, Hub
+from whimbrel.serving.hub import (
+    NOTIFY_BACKUPS,
+    NOTIFY_EVENT,
+    NOTIFY_GRID,
+    NOTIFY_WAIT_OVER,
+    NOTIFY_WAKE,
+    SMALL_REPLY_BYTES,
+    Hub,
+)
 from whimbrel.serving.intake import Intake
 from whimbrel.serving.listeners import Listeners, StructureEvent
 from whimbrel.serving.operations import Operations
@@ -32,6 +40,8 @@ from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import IN_FLIGHT_MAX, Connection, ForwardOrigin, Origin, Request
 from whimbrel.serving.shares import Shares
 from whimbrel.serving.views import Views
+from whimbrel.serving.wait_frames import WOULD_WAIT, error_in
+from whimbrel.serving.waits import Waits
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire import errors as codes
 from whimbrel.wire.fast_codec import backup_event
@@ -72,13 +82,14 @@ class Server(Hub):
         self.admission = Admission(self.ctx, member.kinds.values(), self.operations)
         self.absences = Absences(self.ctx)
         self.parking = ParkingLot(self.ctx.settings.backup_timeout_us)
-        self.forwarding = Forwarding(self, self.operations, self.parking)
+        self.waits = Waits(self, self.parking, self._try_again)
+        self.forwarding = Forwarding(self, self.operations, self.parking, self.waits)
         self.shares = Shares(self, self.operations, self.admission)
         self.scatter = Scatter(self, self.operations, self.shares)
         self.listeners = Listeners(self, self.scatter)
         self.grid = GridEvents(self, self.listeners)
         self.views = Views(self)
-        self.intake = Intake(self, self.views, self.listeners, self.dispatch)
+        self.intake = Intake(self, self.views, self.listeners, self.waits, self.dispatch)
         self._newcomers: list[MemberId] = []
         """Members that came in this step; what is sent before their links is lost."""
 
@@ -154,17 +165,43 @@ class Server(Hub):
         partition = self._partitions[request.partition]
         message = parse_message(request.data)
         origin.in_flight -= 1
+        wait = request.wait
         try:
             if operation.is_guarded:
                 self.admission.admit(operation, message)
             if partition.writable if operation.is_write else partition.readable:
                 operation.count += 1
+                if wait is None:
+                    operation.run(origin, partition, message)
+                    return
+                wait.is_here = True
                 operation.run(origin, partition, message)
+                if wait.is_here:  # it did not say ``later`` again
+                    self.waits.end(request)
             else:
                 origin.in_flight += 1
                 self.forwarding.wait(request, partition)
         except GridError as error:
-            self.refuse(origin, request.correlation, error)
+            if not self.waits.goes_on(request, codes.code_of(error)):
+                self.refuse(origin, request.correlation, error)
+
+    def _try_again(self, request: Request) -> bool:
+        """Make an attempt of a call that waits; False when its partition cannot be asked now."""
+        primary = self.primary_to_ask(request.partition)
+        can_go = self._can_go_on(request.partition) and not self.calls.is_down(primary)
+        must_hear = self._in_partition[request.type].is_guarded or not self.ctx.data_members()
+        if not can_go and not must_hear:
+            return False
+        request.origin.in_flight += 1
+        self.dispatch_request(request)
+        return True
+
+    def answer_error(self, request: Request, code: int, text: str) -> None:
+        """Give a waiting request an error, unless its call goes on waiting after that."""
+        if self.waits.goes_on(request, code):
+            request.origin.in_flight -= 1
+        else:
+            super().answer_error(request, code, text)
 
     # -- frames of other members ----------------------------------------------------------
 
@@ -187,7 +224,7 @@ class Server(Hub):
             else:
                 self.tally("replies_unasked")
         elif kind == NOTIFY:
-            self._take_notice(payload)
+            self._take_notice(peer, payload)
         else:
             raise ProtocolError(f"a frame of kind {kind} is not for the serving layer")
 
@@ -201,22 +238,32 @@ class Server(Hub):
         """Another member sends a request of one of its clients: a hop count and the request."""
         if not body:
             raise ProtocolError("a forwarded request is empty")
-        self.dispatch(origin, parse_message(body[1:]), body[0])
+        start = self.waits.came(origin, body)
+        self.dispatch(origin, parse_message(body[start:]), origin.hops)
         if origin.out:  # at once, so that the bytes of answers are known before the next call
             self.flush_origin(origin)
 
     def _take_reply(self, call: Call, body: bytes) -> None:
-        if isinstance(call.token, Request):
-            self.answer(call.token, body)
+        request = call.token
+        if not isinstance(request, Request):
+            self.scatter.on_reply(request, body)
+        elif body.startswith(WOULD_WAIT):
+            self.waits.told(call, request, body)
+        elif request.wait is not None and self.waits.goes_on(request, error_in(body)):
+            request.origin.in_flight -= 1
         else:
-            self.scatter.on_reply(call.token, body)
+            self.answer(request, body)
 
-    def _take_notice(self, payload: bytes) -> None:
+    def _take_notice(self, peer: MemberId, payload: bytes) -> None:
         what, body = payload[:1], payload[1:]
         if what == NOTIFY_EVENT:
             self.listeners.on_event(body)
         elif what == NOTIFY_GRID:
             self.grid.on_frame(body)
+        elif what == NOTIFY_WAKE:
+            self.waits.on_wake(peer, body)
+        elif what == NOTIFY_WAIT_OVER:
+            self.waits.on_over(peer, body)
         elif what == NOTIFY_BACKUPS and len(body) % _BACKUP_NOTICE.size == 0:
             for client_id, correlation in _BACKUP_NOTICE.iter_unpack(body):
                 self._tell_backup_done(client_id, correlation)
@@ -230,6 +277,8 @@ class Server(Hub):
             self.listeners.member_left(member)
             for call, was_sent in self.calls.member_left(member):
                 self._lose(call, was_sent)
+            self.waits.member_left(member)
+        self.waits.hurry(lambda request, wait: self._in_partition[request.type].is_guarded)
         self._newcomers += members_came(old, new)
         self.views.members_changed()
 
@@ -239,7 +288,13 @@ class Server(Hub):
         for member in newcomers:
             if member != self.ctx.id and self.ctx.is_member(member):
                 self.calls.member_came(member)
+                self.waits.link_restored(member)
                 self.listeners.member_came(member)
+
+    def link_restored(self, member: MemberId) -> None:
+        """The link to a member stands again: repeat what it may have lost."""
+        self.calls.link_restored(member)
+        self.waits.link_restored(member)
 
     def _lose(self, call: Call, was_sent: bool) -> None:
         if isinstance(call.token, Request):
@@ -254,11 +309,14 @@ class Server(Hub):
         """Rows changed: tell clients, look at requests that waited for that."""
         self.views.table_changed()
         self._run_parked(partitions)
+        for pid in partitions:
+            self.waits.row_changed(pid)
         self.scatter.ask_again()
 
     def partition_released(self, partition_id: PartitionId) -> None:
         """A partition may be written again."""
         self._run_parked((partition_id,))
+        self.waits.released(partition_id)
 
     def _run_parked(self, partitions: Sequence[PartitionId]) -> None:
         for request in self.parking.take(partitions):
@@ -275,6 +333,7 @@ class Server(Hub):
                     f"partition {request.partition} could not serve in time",
                 )
         self._run_parked(self.parking.partitions(self._can_go_on))
+        self.waits.tick()
         self.shares.begin()
         self.scatter.ask_again()
         for call in self.calls.take_overdue(self.ctx.now_us):
@@ -300,6 +359,8 @@ class Server(Hub):
         dataplane = self.dataplane
         if dataplane.outgoing.completed:
             self._take_completed()
+        if dataplane.wakes.pending:
+            self.waits.wake()
         if self._happened:
             self._take_events()
         grid, views = self.grid, self.views
@@ -321,8 +382,8 @@ class Server(Hub):
             for member, payload in dataplane.outgoing.take_backups():
                 outputs.append(ToPeer(member, BULK, BACKUPS, payload))
         if dataplane.incoming.owes_acks:
-            for member, payload in dataplane.incoming.take_acks():
-                outputs.append(ToPeer(member, BULK, ACKS, payload))
+            owed = dataplane.incoming.take_acks()
+            outputs += [ToPeer(member, BULK, ACKS, payload) for member, payload in owed]
 
     def _take_completed(self) -> None:
         """Send the replies whose backups are there; tell what became of the others."""

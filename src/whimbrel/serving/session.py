@@ -10,7 +10,8 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
-from whimbrel.core.ids import ClientId, MemberId, PartitionId
+from whimbrel.core.ids import ClientId, MemberId, Namespace, PartitionId
+from whimbrel.serving.calls import Call
 from whimbrel.wire.frames import MessageSplitter, RawMessage
 
 IN_FLIGHT_MAX = 10_000
@@ -61,6 +62,12 @@ class Connection(Origin):
     held: deque[RawMessage] = field(default_factory=deque)
     """Requests that wait until the client reads, or until the next turn."""
     held_bytes: int = 0
+    waiting: dict[int, Request] = field(default_factory=dict)
+    """Calls that wait for something to change, by correlation id (``waits``)."""
+
+
+Place = tuple[int, int]
+"""Where a call stands among those that wait for the same: since when (us), and its number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +76,34 @@ class ForwardOrigin(Origin):
 
     member: MemberId
     call: int
+    hops: int = 1
+    """How often the request was sent on; the first time by the client's own member."""
+    place: Place | None = None
+    """Of an attempt of a call that waits there."""
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """What a call of a client of ours waits for, and how far it is (``waits``)."""
+
+    namespace: Namespace
+    key: bytes
+    expired: bytes
+    """The response at the end of its time."""
+    deadline_us: int
+    order: int
+    """Rises from call to call."""
+    is_idle: bool = False
+    """Whether no attempt is under way."""
+    is_here: bool = False
+    """Whether an attempt runs here at this moment."""
+    due_us: int = 0
+    """When it is tried again if nobody wakes it, or its time is over."""
+    call: Call | None = None
+    """The last attempt that was sent to another member."""
+    target: MemberId | None = None
+    """Who remembers it, under the number of the attempt that found nothing; None: nobody else."""
+    number: int = 0
 
 
 class Request:
@@ -84,7 +119,9 @@ class Request:
         "hops",
         "origin",
         "partition",
+        "since_us",
         "type",
+        "wait",
     )
 
     def __init__(self, origin: Origin, message: RawMessage, data: bytes, hops: int = 0) -> None:
@@ -96,3 +133,7 @@ class Request:
         self.hops = hops
         self.deadline_us = 0
         """When it is given up; 0 until it is parked for the first time."""
+        self.since_us = 0
+        """When it was first tried, here or at its primary; 0 before that."""
+        self.wait: Wait | None = None
+        """Of a call that waits for something to change."""

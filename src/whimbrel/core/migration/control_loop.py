@@ -52,24 +52,24 @@ class ControlLoop:
     """What the master does; idle on every other member.
 
     Args:
-        room: Shared with the participant's side.
+        shared: What it shares with the participant's side.
         is_grid_empty: Whether no structure is known that could have entries.
         on_may_leave: Told which leaving member is in no row any more.
     """
 
     def __init__(
         self,
-        room: MigrationContext,
+        shared: MigrationContext,
         is_grid_empty: Callable[[], bool],
         on_may_leave: Callable[[MemberId], None],
     ) -> None:
-        self._ctx, self._manager, self._versioning = room.ctx, room.manager, room.versioning
-        self._subscriber, self._reporter = room.subscriber, room.reporter
+        self._ctx, self._manager, self._versioning = shared.ctx, shared.manager, shared.versioning
+        self._subscriber, self._reporter = shared.subscriber, shared.reporter
         self._on_may_leave = on_may_leave
-        self.publisher = room.publisher
-        self.recovery = Recovery(room.ctx, room.manager, room.mode.settling)
-        self.repair = Repair(room)
-        self.execution = PlanExecution(room, is_grid_empty)
+        self.publisher = shared.publisher
+        self.recovery = Recovery(shared.ctx, shared.manager, shared.mode.settling)
+        self.repair = Repair(shared)
+        self.execution = PlanExecution(shared, is_grid_empty)
         self.asking: tuple[Asking, ...] = (
             self.recovery,
             self.publisher,

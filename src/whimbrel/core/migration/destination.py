@@ -43,9 +43,9 @@ class Incoming(ActiveMigration):
 class DestinationSide:
     """All migrations of which this member is the destination."""
 
-    def __init__(self, room: MigrationContext, host: FragmentHost) -> None:
-        self._ctx, self._manager, self._versioning = room.ctx, room.manager, room.versioning
-        self._subscriber, self._loopback = room.subscriber, room.loopback
+    def __init__(self, shared: MigrationContext, host: FragmentHost) -> None:
+        self._ctx, self._manager, self._versioning = shared.ctx, shared.manager, shared.versioning
+        self._subscriber, self._loopback = shared.subscriber, shared.loopback
         self._host = host
         self._refused: dict[PartitionId, str] = {}
         """Of each partition, the last migration whose commit was refused: its master takes that for

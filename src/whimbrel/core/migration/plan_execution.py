@@ -67,17 +67,17 @@ class PlanExecution:
         is_grid_empty: Whether no structure is known that could have entries.
     """
 
-    def __init__(self, room: MigrationContext, is_grid_empty: Callable[[], bool]) -> None:
-        self._ctx, self._manager, self._versioning = room.ctx, room.manager, room.versioning
-        self._publisher, self._loopback = room.publisher, room.loopback
-        self._reporter = room.reporter
+    def __init__(self, shared: MigrationContext, is_grid_empty: Callable[[], bool]) -> None:
+        self._ctx, self._manager, self._versioning = shared.ctx, shared.manager, shared.versioning
+        self._publisher, self._loopback = shared.publisher, shared.loopback
+        self._reporter = shared.reporter
         self._is_grid_empty = is_grid_empty
         self.running_migrations: dict[PartitionId, RunningMigration] = {}
         """Running migrations; at most one per partition (inv P8)."""
         self._by_id: dict[str, RunningMigration] = {}
         self.queue = PlanQueue(
-            max(1, room.ctx.settings.migration_max_parallel),
-            lambda pid: room.manager.table.rows[pid][0],
+            max(1, shared.ctx.settings.migration_max_parallel),
+            lambda pid: shared.manager.table.rows[pid][0],
         )
         self._process: MigrationProcess | None = None
         self._next_start_us = 0

@@ -203,8 +203,9 @@ class PlanQueue:
     def release(self, source: MemberId, destination: MemberId) -> None:
         """A migration between these members has ended."""
         for member, load in ((source, self._sending), (destination, self._taking)):
-            load[member] = load.get(member, 0) - 1
-            check(load[member] >= 0, "a member's load is released once per migration")
+            left = load.get(member, 0) - 1
+            check(left >= 0, "a member's load is released once per migration")
+            load[member] = left
             self._touched[member] = None
 
     def proceed(self, pid: PartitionId) -> None:

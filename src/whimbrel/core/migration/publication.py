@@ -117,7 +117,6 @@ class NewsPublisher:
         """Forget everything; this member is not master, or not yet."""
         for known in (self.peers, self._log, self._finished, self._staged, self._rounds):
             known.clear()
-        self._opening = None
 
     def members_changed(self, gone: Collection[MemberId]) -> None:
         """Forget members that left, owe newcomers the whole table."""
@@ -254,7 +253,7 @@ class NewsPublisher:
     @property
     def is_opening(self) -> bool:
         """Whether somebody has yet to be sent a part of the table of ``start`` (ADL-14)."""
-        return self._opening is not None
+        return self._opening in self._rounds
 
     def owes_parts(self, member: MemberId) -> bool:
         """Whether a member is being sent a whole table, and no news before its last part."""
@@ -287,8 +286,6 @@ class NewsPublisher:
         now.part += 1
         if not more:
             self._rounds.popleft()
-            if now is self._opening:
-                self._opening = None
 
     # -- answers --------------------------------------------------------------------------
 
@@ -423,8 +420,7 @@ class NewsSubscriber:
         """Keep a migration committed here until a publication has told it to all (ADL-30).
 
         The newest ``migration_max_parallel`` of them: a batch of promotions may have any number.
-        The rows tell a new master the same, because it goes by the newest
-        (``settlement.settling``).
+        The rows tell a new master the same, because it goes by the newest (``settling``).
         """
         if migration.id in self._completed:
             return

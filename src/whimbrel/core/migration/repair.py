@@ -91,11 +91,11 @@ def image_of(
 class Repair:
     """Repairs the table and follows the promotions until they are decided."""
 
-    def __init__(self, room: MigrationContext) -> None:
-        self._ctx, self._manager, self._versioning = room.ctx, room.manager, room.versioning
-        self._publisher, self._loopback = room.publisher, room.loopback
-        self._reporter, self._losses = room.reporter, room.losses
-        self.owed = room.owed
+    def __init__(self, shared: MigrationContext) -> None:
+        self._ctx, self._manager, self._versioning = shared.ctx, shared.manager, shared.versioning
+        self._publisher, self._loopback = shared.publisher, shared.loopback
+        self._reporter, self._losses = shared.reporter, shared.losses
+        self.owed = shared.owed
         self.batches: dict[int, Batch] = {}
         """Promotions that are not answered yet, by batch number."""
         self._waiting: deque[Batch] = deque()

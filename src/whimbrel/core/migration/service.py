@@ -83,18 +83,18 @@ class Migrations:
     def _build(self, mode: ClusterMode, versioning: Versioning, depth: int) -> None:
         """Make the parts for the mode of the cluster."""
         ctx, loopback = self._ctx, self._loopback
-        room = self._room = MigrationContext(
+        shared = self._shared = MigrationContext(
             ctx, self.manager, mode, versioning, loopback, self.reporter, self.losses
         )
-        self.subscriber = room.subscriber
+        self.subscriber = shared.subscriber
         self.source = SourceSide(ctx, self._host, self.manager, loopback)
-        self.destination = DestinationSide(room, self._host)
-        self.loop = ControlLoop(room, lambda: self.is_grid_empty(), self._leavers.append)
+        self.destination = DestinationSide(shared, self._host)
+        self.loop = ControlLoop(shared, lambda: self.is_grid_empty(), self._leavers.append)
         self.loop.depth = depth
-        account = AccountTelling(ctx, self.manager, room.subscriber)
+        account = AccountTelling(ctx, self.manager, shared.subscriber)
         self._handlers: Handlers = {
-            **room.subscriber.handlers(),
-            **room.publisher.handlers(),
+            **shared.subscriber.handlers(),
+            **shared.publisher.handlers(),
             m.StateRequested: account.requested,
             m.StateAnswered: self.loop.recovery.answered,
             m.MigrationRequested: self.source.requested,
@@ -130,7 +130,7 @@ class Migrations:
 
         What this member takes part in goes on; a master settles all of it before it goes on.
         """
-        version, former = self._ctx.members.cluster_version, self._room.mode
+        version, former = self._ctx.members.cluster_version, self._shared.mode
         mode = next_mode(former, version, self.table)
         if mode.name == former.name:
             return
@@ -262,19 +262,21 @@ class Migrations:
             False when the unseen marks are others by now; nothing has changed.
         """
         seen = self.losses.see(name)
-        for loss in seen or ():
-            self.loop.publisher.stage_loss(loss.partition_id)
         if seen:
+            self._stage_losses(seen)
             self._ctx.note("losses_seen", partitions=len(seen))
         self.conclude()
         return seen is not None
+
+    def _stage_losses(self, losses: Sequence[Loss]) -> None:
+        for loss in losses:
+            self.loop.publisher.stage_loss(loss.partition_id)
 
     def _tell_losses(self, losses: Sequence[Loss]) -> None:
         """Have the master tell everybody; our own table has them already."""
         master = self._ctx.master
         if self.loop.in_charge:
-            for loss in losses:
-                self.loop.publisher.stage_loss(loss.partition_id)
+            self._stage_losses(losses)
             self._untold.clear()
         elif master is not None and master != self._ctx.id:
             self._ctx.send(master, m.LossesTold(tuple(losses)))
@@ -285,8 +287,7 @@ class Migrations:
             return  # whoever is the master now will be told
         if not all(0 <= loss.partition_id < count for loss in message.losses):
             raise ProtocolError("a loss is told of an unknown partition")
-        for loss in self.table.take_losses(message.losses):
-            self.loop.publisher.stage_loss(loss.partition_id)
+        self._stage_losses(self.table.take_losses(message.losses))
         self._ctx.send(sender, m.LossesNoted(message.losses))
 
     def _losses_noted(self, sender: MemberId, message: m.LossesNoted) -> None:
@@ -378,4 +379,4 @@ class Migrations:
     @property
     def table_version(self) -> int | None:
         """The one version of the whole table below cluster version 4.1, else None (PIM-01)."""
-        return self._room.versioning.table_version
+        return self._shared.versioning.table_version

@@ -27,6 +27,7 @@ from whimbrel.core.replication.primary_recovery import REFILL, PrimaryRecovery
 from whimbrel.core.replication.roles import Roles
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.syncs import Syncs
+from whimbrel.core.replication.wakes import Wakes
 from whimbrel.core.structure_events import StructureEvents
 
 STALLED_US: Final = 1_000_000
@@ -58,6 +59,7 @@ class DataPlane:
         self.events = StructureEvents()
         self.shortage = Shortage(ctx)
         self.doubts = Doubts(ctx)
+        self.wakes = Wakes()
         self.outgoing = BackupsOut(ctx, self.partitions, self.shortage, self.counters)
         self.holdings = Holdings(ctx, self.partitions, self.outgoing, self.shortage, self.doubts)
         self.recovery = PrimaryRecovery(ctx, self.holdings, self.outgoing, self.doubts)
