@@ -45,6 +45,7 @@ M2 OneMaster quiet view
 M3 PatientMaster became_master received row started view
 M4 FreshIdentity view
 M5 NoFalseExpulsion expelled
+M7 NumbersOnce note
 O1 StateObeyed operation planned row sample view
 P1 RisingVersions row started
 P2 EqualVersions row

@@ -1,7 +1,7 @@
 """Clusters of membership rooms: links that delay, lose and break, one-way cuts, pauses.
 
-The net checks M1, M2 and M4 at every installed list, and leaves it to the tests to ask for
-agreement when the faults are over.
+It checks M1, M2 and M4 at every installed list and M7 at every number, and leaves it to the tests
+to ask for agreement when the faults are over.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.unit.cluster import SECOND as SECOND
 from tests.unit.cluster import Cluster, Peer
 
 from whimbrel.core.context import Context
+from whimbrel.core.effects import Note
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.membership_state import MemberPhase
 from whimbrel.core.membership.service import Membership
@@ -79,6 +80,11 @@ class Host(Peer):
     def address_unreachable(self, address: Address) -> None:
         self.room.on_address_unreachable(address)
 
+    def carry_out_effect(self, effect: object) -> None:
+        super().carry_out_effect(effect)
+        if isinstance(effect, Note) and effect.kind == "member_numbered":
+            self.net.look_at_number(self)
+
     @property
     def ids(self) -> tuple[MemberId, ...]:
         return self.ctx.members.ids()
@@ -120,6 +126,7 @@ class Net(Cluster[Host]):
         self.hold_leavers = False
         """Whether leaving members are kept, as if their data never moved."""
         self._views: dict[tuple[int, MemberId | None], MemberList] = {}
+        self._numbered: dict[tuple[str, int], Host] = {}
 
     # -- running --------------------------------------------------------------------------
 
@@ -237,6 +244,12 @@ class Net(Cluster[Host]):
         """M4: an identity belongs to one process only."""
         hosts = [host for host in self.hosts if host.id == info.id]
         assert any(host.ctx.started_us == info.started_us for host in hosts), "M4: unknown process"
+
+    def look_at_number(self, host: Host) -> None:
+        """M7: a number is one process's for the life of a cluster."""
+        key = host.ctx.members.cluster_id, host.room.numbers.number
+        owner = self._numbered.setdefault(key, host)
+        assert owner is host, f"M7: {host.id} has the number {key[1]} of {owner.id}"
 
     def leave_requested(self, host: Host) -> None:
         if not self.hold_leavers:

@@ -18,7 +18,19 @@ from tests.unit.engine_pump import Node, Pump, member_id
 from whimbrel.core import messages as m
 from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.messages import Message
-from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, MigrationKind, Step
+from whimbrel.core.model import (
+    NO_BALLOT,
+    NUMBERS_END,
+    MemberInfo,
+    MemberList,
+    MigrationInfo,
+    MigrationKind,
+    NumberGrant,
+    Numbering,
+    NumberProposal,
+    Step,
+    Voter,
+)
 from whimbrel.core.stimuli import Received
 from whimbrel.errors import ProtocolError
 from whimbrel.serialization.data import to_data
@@ -157,6 +169,37 @@ ENTRY = m.RegistryEntry("map", "x", 1, STRANGER, True, b"\x92\x01\x00")
 TWICE = MemberList(9, (info(), info(address=Address("127.0.0.1", 10))))
 
 
+VOTER = Voter(member_id(1), 0, Address("127.0.0.1", 9))
+NUMBERING = Numbering(1, 8, (VOTER,))
+
+
+def beat(numbering: Numbering, number: int = 0, after: Numbering | None = None) -> m.Heartbeat:
+    proposal = None if after is None else NumberProposal(NO_BALLOT, VOTER, after)
+    return m.Heartbeat(1, None, told=m.NumbersTold(number, numbering, NO_BALLOT, proposal))
+
+
+def granted(number: int, end: int) -> m.MembersPublished:
+    grant = NumberGrant(VOTER, number, end)
+    asked = m.NumbersAsked(NUMBERING, NO_BALLOT, None, (grant,))
+    return m.MembersPublished(MemberList(9, (info(),)), asked)
+
+
+STRANGE_NUMBERS: tuple[Message, ...] = (
+    beat(Numbering(-1, 8, ())),
+    beat(Numbering(1, -8, ())),
+    beat(Numbering(1, NUMBERS_END + 1, ())),
+    beat(Numbering(1, 8, (VOTER, VOTER))),
+    beat(NUMBERING, number=NUMBERS_END),
+    beat(NUMBERING, number=-2),
+    beat(NUMBERING, after=Numbering(3, 8, ())),
+    beat(NUMBERING, after=Numbering(2, 0, ())),
+    granted(-1, 8),
+    granted(8, 8),
+    granted(NUMBERS_END - 1, NUMBERS_END + 1),
+    m.GoodbyeTold(member_id(1), False, m.NumbersTold(-2, None, NO_BALLOT)),
+)
+
+
 def told(**fields: Any) -> m.RegistryTold:
     return m.RegistryTold(1, (msgspec.structs.replace(ENTRY, **fields),))
 
@@ -183,6 +226,7 @@ def told(**fields: Any) -> m.RegistryTold:
         (told(clock=CLOCK_MAX + 1), "registry_entry"),
         (told(clock=-1), "registry_entry"),
         (told(kind="schema"), "registry_entry"),
+        *((message, "member_numbers") for message in STRANGE_NUMBERS),
     ],
 )
 def test_messages_that_no_member_sends(pump: Pump, message: Message, reason: str) -> None:
@@ -200,7 +244,14 @@ def test_messages_that_no_member_sends(pump: Pump, message: Message, reason: str
 
 def test_good_messages_pass() -> None:
     """Goal: validation refuses nothing that members do say."""
-    good = (join(info()), m.RegistryTold(1, (ENTRY,)), m.MigrationRequested(MIGRATION, ()))
+    good = (
+        join(info()),
+        m.RegistryTold(1, (ENTRY,)),
+        m.MigrationRequested(MIGRATION, ()),
+        beat(NUMBERING, number=-1, after=Numbering(2, NUMBERS_END, (VOTER,))),
+        granted(NUMBERS_END - 1, NUMBERS_END),
+        m.GoodbyeTold(member_id(1)),
+    )
     refused = []
     for message in good:
         try:

@@ -133,7 +133,8 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         "did you mean membership.heartbeat_timeout_s?",
         f"{file}:4: partition.count must be between 1 and 65536, not -3",
         f"{file}:5: unknown table [nonsense]; known are cluster, network, admin, member, log, "
-        "membership, partition, migration, replication, split_brain_protection, map",
+        "membership, partition, migration, replication, split_brain_protection, map, "
+        "flake_id_generator",
         f"{file}:9: map.default.backup_count must be between 0 and 6, not 7",
         f"{file}:11: migration.interval_s must be a number of seconds, not the text '3'",
         f"{file}:13: network.port must be a whole number, not the switch True",

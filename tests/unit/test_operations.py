@@ -49,7 +49,7 @@ def test_every_row_stands_where_it_is_looked_for(operations: Operations) -> None
     for scope, rows in scopes.items():
         assert {row.scope for row in rows} == {scope}
     others = {row.scope for row in operations.others.values()}
-    assert others == {Scope.ALL_PARTITIONS, Scope.CONNECTION}
+    assert others == {Scope.ALL_PARTITIONS, Scope.CONNECTION, Scope.ANYWHERE}
     for kind, row in {**operations.in_partition, **operations.others}.items():
         assert SHAPES[row.name].type == kind
     assert not any(row.is_guarded for row in operations.rows())

@@ -243,6 +243,16 @@ def test_two_members_on_one_host_are_degraded() -> None:
     assert told[-1].kind == "safety.degraded"
 
 
+def test_a_member_without_a_number_is_shown() -> None:
+    """Goal: an operator learns who makes no flake ids. Method: take a number away."""
+    pump = Pump(quick_settings())
+    pump.form(2)
+    first = fakes(pump)[0]
+    assert status(first)["without_number"] == []
+    pump.nodes[1].engine.member.membership.numbers.number = -1
+    assert status(first)["without_number"] == [str(pump.nodes[1].address)]
+
+
 def test_a_lone_member_is_safe_and_survives_nothing() -> None:
     """Goal: as far as there are members: a lone one is safe, says that it survives no failure and
     that writes lack a backup; it is no warning, every cluster begins so. A second one ends it.

@@ -7,7 +7,18 @@ import pytest
 
 from whimbrel.core import messages
 from whimbrel.core.ids import Address, MemberId, PartitionId, ReplicaIndex
-from whimbrel.core.model import MemberInfo, MemberList, MigrationInfo, MigrationKind, Step, Verdict
+from whimbrel.core.model import (
+    MemberInfo,
+    MemberList,
+    MigrationInfo,
+    MigrationKind,
+    NumberGrant,
+    Numbering,
+    NumberProposal,
+    Step,
+    Verdict,
+    Voter,
+)
 from whimbrel.errors import ProtocolError
 from whimbrel.serialization.uuids import uuid_bytes, uuid_text
 from whimbrel.wire import links
@@ -17,6 +28,11 @@ A = MemberInfo(MemberId("11111111-1111-1111-1111-111111111111"), Address("a", 57
 B = MemberInfo(MemberId("22222222-2222-2222-2222-222222222222"), Address("b", 5702), lite=True)
 STEP = Step(MigrationKind.MOVE, A.id, B.id, ReplicaIndex(0), destination_new=ReplicaIndex(0))
 MIGRATION = MigrationInfo("m:1", PartitionId(7), STEP, A.id, 3, Verdict.SUCCESS)
+VOTER = Voter(A.id, 7, A.address)
+NUMBERING = Numbering(1, 8, (VOTER,))
+PROPOSAL = NumberProposal((3, A.id, 7), VOTER, Numbering(2, 16, (VOTER,)))
+ASKED = messages.NumbersAsked(NUMBERING, (3, A.id, 7), PROPOSAL, (NumberGrant(VOTER, 8, 16),))
+TOLD = messages.NumbersTold(0, NUMBERING, (3, A.id, 7), PROPOSAL)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +42,10 @@ MIGRATION = MigrationInfo("m:1", PartitionId(7), STEP, A.id, 3, Verdict.SUCCESS)
         messages.ProbeAnswered("dev", A, None),
         messages.MembersPublished(MemberList(4, (A, B), "c")),
         messages.Heartbeat(9, None),
+        messages.MembersPublished(MemberList(4, (A, B), "c"), ASKED),
+        messages.Heartbeat(9, None, asked=ASKED),
+        messages.Heartbeat(9, None, told=TOLD),
+        messages.GoodbyeTold(A.id, numbers=TOLD),
         messages.TablePublished(
             5, messages.TableImage((A.id,), (0, 1), (2, 3), b"\xff" * 28), (MIGRATION,), True
         ),

@@ -152,6 +152,11 @@ class ClusterDocuments:
             for _, answer in answers
             if not isinstance(answer, GridError)
         )
+        found["without_number"] = [
+            str(info.address)
+            for info, answer in answers
+            if not isinstance(answer, GridError) and not answer.get("has_number", True)
+        ]
         return found
 
     def _status(self, reason: str, master: Json) -> Json:
@@ -171,6 +176,7 @@ class ClusterDocuments:
             "survives": 0,
             "degraded": master.get("degraded", ""),
             "writes_short_of_backups": 0,
+            "without_number": [],
             "members": len(master.get("members", known)),
             "master": known[0] if known else None,
             "cluster": self._node.cluster_name,

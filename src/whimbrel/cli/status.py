@@ -65,6 +65,9 @@ def _print(found: dict[str, Any]) -> None:
     out.print(f"members     {found['members']}")
     if found.get("missing"):
         out.print(f"missing     {safe(', '.join(found['missing']))}")
+    if found.get("without_number"):
+        names = ", ".join(found["without_number"])
+        out.print(f"no number   {safe(names)}: others make its flake ids")
     if found["partitions_lost"]:
         out.print(f"[bold red]lost        {found['partitions_lost']} partitions lost data[/]")
         for row in found.get("losses", {}).get("structures", []):

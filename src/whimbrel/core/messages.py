@@ -14,7 +14,17 @@ import enum
 import msgspec
 
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, ReplicaIndex
-from whimbrel.core.model import Loss, MemberInfo, MemberList, MigrationInfo, Standing
+from whimbrel.core.model import (
+    Ballot,
+    Loss,
+    MemberInfo,
+    MemberList,
+    MigrationInfo,
+    NumberGrant,
+    Numbering,
+    NumberProposal,
+    Standing,
+)
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -77,10 +87,33 @@ class JoinRefused(Message, frozen=True):
     """Whom it is meant for; another process may listen at that address by now."""
 
 
+class NumbersAsked(msgspec.Struct, frozen=True, array_like=True):
+    """The master on the numbers of members: what is decided, what it asks, whom it gives what."""
+
+    numbering: Numbering
+    ballot: Ballot
+    """Nothing of a lower ballot may be accepted any more."""
+    proposal: NumberProposal | None = None
+    """What is to be accepted; None while the master asks what was accepted before."""
+    grants: tuple[NumberGrant, ...] = ()
+
+
+class NumbersTold(msgspec.Struct, frozen=True, array_like=True):
+    """A member on the numbers: its own, and how it stands to the next decision."""
+
+    number: int
+    """``NO_NUMBER`` while it waits for one."""
+    numbering: Numbering | None
+    promised: Ballot
+    accepted: NumberProposal | None = None
+    """Of the decision that follows ``numbering``."""
+
+
 class MembersPublished(Message, frozen=True):
     """The master's member list; installed if newer and if it contains the receiver."""
 
     list: MemberList
+    numbers: NumbersAsked | None = None
 
 
 class Census(msgspec.Struct, frozen=True, array_like=True):
@@ -98,6 +131,10 @@ class Heartbeat(Message, frozen=True):
     master: MemberId | None
     census: Census | None = None
     """To the master only: what would be lost with the sender (docs/design/0014)."""
+    asked: NumbersAsked | None = None
+    """From the master only."""
+    told: NumbersTold | None = None
+    """To the master only."""
 
 
 class SuspicionTold(Message, frozen=True):
@@ -167,6 +204,8 @@ class GoodbyeTold(Message, frozen=True):
     member: MemberId
     is_end: bool = False
     """All data members leave, and the sender has said what ends with it."""
+    numbers: NumbersTold | None = None
+    """The sender's last word on the numbers of members."""
 
 
 # -- cluster state ------------------------------------------------------------------------

@@ -149,6 +149,53 @@ def _has_incarnation(members: MemberList, info: MemberInfo) -> bool:
     return found is not None and found.started_us == info.started_us
 
 
+NO_NUMBER = -1
+"""Of a member that has no number."""
+NUMBERS_END = 1 << 16
+"""Numbers of members are below: they are part of flake ids, which have 16 bits for them."""
+
+Ballot = tuple[int, MemberId, int]
+"""Round, and the process that has this ballot to itself: its identity and start."""
+NO_BALLOT: Ballot = (0, MemberId(""), 0)
+
+
+class Voter(msgspec.Struct, frozen=True, array_like=True):
+    """A process that takes part in a decision on member numbers."""
+
+    id: MemberId
+    started_us: int
+    address: Address
+
+
+class Numbering(msgspec.Struct, frozen=True, array_like=True):
+    """What is decided on the numbers of members, up to one decision (docs/design/0002)."""
+
+    decision: int
+    """How many decisions there were."""
+    free: int
+    """The first number that is nobody's."""
+    voters: tuple[Voter, ...]
+    """Who makes the next decision, the members of a list, oldest first."""
+
+
+class NumberProposal(msgspec.Struct, frozen=True, array_like=True):
+    """A decision that a master wishes for; it follows the ``Numbering`` that it is told with."""
+
+    ballot: Ballot
+    owner: Voter
+    """Whose the numbers from the former to the new ``free`` are."""
+    numbering: Numbering
+    """After the decision."""
+
+
+class NumberGrant(msgspec.Struct, frozen=True, array_like=True):
+    """A number for a member, and the numbers up to ``end`` for those that it takes in."""
+
+    to: Voter
+    number: int
+    end: int
+
+
 class MigrationKind(enum.StrEnum):
     """The kinds of paper 01 section 3.1; the promotion of section 1.1."""
 

@@ -49,7 +49,6 @@ ABSENT: tuple[tuple[str, str], ...] = (
     ("topics", "Topic"),
     ("ring buffers and reliable topics", "Ringbuffer"),
     ("PN counters", "PNCounter"),
-    ("flake id generators", "FlakeIdGenerator"),
     ("cardinality estimators", "CardinalityEstimator"),
     ("executors", "ExecutorService DurableExecutor ScheduledExecutor"),
     (
@@ -80,7 +79,6 @@ _SERVICES = (
     ("reliableTopicService", "Ringbuffer"),
     ("ringbufferService", "Ringbuffer"),
     ("PNCounterService", "PNCounter"),
-    ("flakeIdGeneratorService", "FlakeIdGenerator"),
     ("cardinalityEstimatorService", "CardinalityEstimator"),
     ("executorService", "ExecutorService"),
     ("durableExecutorService", "DurableExecutor"),

@@ -12,7 +12,7 @@ import msgspec
 
 from whimbrel.core.ids import MemberId, Namespace, Row, split_namespace
 from whimbrel.core.member import Member
-from whimbrel.core.model import ClusterState
+from whimbrel.core.model import NO_NUMBER, ClusterState
 from whimbrel.core.registry import backups_of
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.safety import JOINING, LEAVING
@@ -153,6 +153,7 @@ class Documents:
             {
                 **msgspec.structs.asdict(word),
                 "writes_short_of_backups": member.dataplane.shortage.total,
+                "has_number": member.membership.numbers.number != NO_NUMBER,
             }
         )
 

@@ -16,9 +16,10 @@ from whimbrel.serving.calls import CALL_TIMEOUT_US, Call
 from whimbrel.serving.hub import Hub
 from whimbrel.serving.operations import Operations
 from whimbrel.serving.parking import ParkingLot
-from whimbrel.serving.session import Request
+from whimbrel.serving.session import IN_FLIGHT_MAX, Origin, Request
 from whimbrel.serving.waits import Waits
 from whimbrel.wire import errors as codes
+from whimbrel.wire.frames import RawMessage, message_bytes
 from whimbrel.wire.links import FORWARD
 
 HOPS_MAX = 5
@@ -72,12 +73,29 @@ class Forwarding:
         else:
             self._send(request, primary)
 
-    def _send(self, request: Request, primary: MemberId) -> None:
+    def send(self, origin: Origin, message: RawMessage, member: MemberId, hops: int) -> None:
+        """Have another member answer a request that any member may answer.
+
+        Args:
+            origin: Who waits for the answer.
+            message: The request.
+            member: Who is to answer it.
+            hops: Members that had it before.
+
+        Raises:
+            OverloadedError: Too many requests of the origin wait already.
+        """
+        if origin.in_flight >= IN_FLIGHT_MAX:
+            raise OverloadedError(f"{IN_FLIGHT_MAX} requests of this connection wait already")
+        origin.in_flight += 1
+        self._send(Request(origin, message, message_bytes(message), hops), member)
+
+    def _send(self, request: Request, member: MemberId) -> None:
         if not request.since_us:
             request.since_us = self._hub.ctx.now_us
-        body = self._waits.head_of(request, primary) + request.data
+        body = self._waits.head_of(request, member) + request.data
         try:
-            call = self._hub.calls.start(primary, FORWARD, body, request)
+            call = self._hub.calls.start(member, FORWARD, body, request)
         except OverloadedError as error:
             self._hub.answer_error(request, codes.OVERLOAD, str(error))
             return
@@ -114,5 +132,7 @@ class Forwarding:
 
     def _is_harmless(self, request: Request) -> bool:
         """Whether a request may run twice."""
-        operation = self._operations.in_partition.get(request.type)
+        operations = self._operations
+        kind = request.type
+        operation = operations.in_partition.get(kind) or operations.others.get(kind)
         return operation is not None and operation.is_retryable

@@ -43,6 +43,7 @@ class Share(msgspec.Struct, array_like=True):
 
 RunInPartition = Callable[[Origin, PartitionReplica, RawMessage], None]
 RunOnConnection = Callable[[Connection, RawMessage], None]
+RunAnywhere = Callable[[Origin, RawMessage], None]
 RunShare = Callable[[Share, PartitionReplica, Namespace, bytes, WriteGroup], int | None]
 """Adds one partition of ours to a share: (share, partition, structure, argument, writes that wait
 for backups). Returns how many entries it looked at; None when it cannot be done now."""
@@ -59,6 +60,8 @@ class Scope(enum.Enum):
     """At a primary, for its own partitions, asked by the member that has the request."""
     CONNECTION = "connection"
     """At the member that the client asks, for itself."""
+    ANYWHERE = "anywhere"
+    """At the member that the client asks, or at another one that it passes the request on to."""
 
 
 class Effect(enum.Enum):
@@ -102,7 +105,7 @@ class Operations:
 
     Attributes:
         in_partition: Operations of PARTITION by type of the request: nearly all traffic.
-        others: Those of ALL_PARTITIONS and CONNECTION by type of the request.
+        others: Those of ALL_PARTITIONS, CONNECTION and ANYWHERE by type of the request.
         shares: Those of SHARE by kind and name.
     """
 
@@ -117,6 +120,7 @@ class Operations:
             Scope.PARTITION: self.in_partition,
             Scope.ALL_PARTITIONS: self.others,
             Scope.CONNECTION: self.others,
+            Scope.ANYWHERE: self.others,
             Scope.SHARE: self.shares,
         }
         for row in rows:

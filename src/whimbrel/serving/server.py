@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import cast
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.member import Member
@@ -33,7 +34,7 @@ from whimbrel.serving.hub import (
 )
 from whimbrel.serving.intake import Intake
 from whimbrel.serving.listeners import Listeners, StructureEvent
-from whimbrel.serving.operations import Operations
+from whimbrel.serving.operations import Operations, RunAnywhere, Scope
 from whimbrel.serving.outputs import BULK, ToPeer
 from whimbrel.serving.parking import ParkingLot
 from whimbrel.serving.scatter import Scatter
@@ -134,6 +135,9 @@ class Server(Hub):
             if isinstance(origin, Connection):
                 operation.run(origin, message)
                 return
+            if operation.scope is Scope.ANYWHERE:
+                cast("RunAnywhere", operation.run)(origin, message)
+                return
         name = message_name(message[4])
         if name is None:
             if message[4] == 0:
@@ -161,12 +165,15 @@ class Server(Hub):
         origin = request.origin
         if not origin.alive:
             return
-        operation = self._in_partition[request.type]
-        partition = self._partitions[request.partition]
+        operation = self._in_partition.get(request.type)
         message = parse_message(request.data)
         origin.in_flight -= 1
         wait = request.wait
         try:
+            if operation is None:
+                self._dispatch_other(origin, message)
+                return
+            partition = self._partitions[request.partition]
             if operation.is_guarded:
                 self.admission.admit(operation, message)
             if partition.writable if operation.is_write else partition.readable:

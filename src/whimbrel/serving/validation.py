@@ -15,7 +15,16 @@ import msgspec
 from whimbrel.core import messages as m
 from whimbrel.core.ids import BACKUP_COUNT_MAX, split_namespace
 from whimbrel.core.messages import Message
-from whimbrel.core.model import ClusterState, MemberInfo, MemberList, MigrationInfo
+from whimbrel.core.model import (
+    NO_NUMBER,
+    NUMBERS_END,
+    ClusterState,
+    MemberInfo,
+    MemberList,
+    MigrationInfo,
+    Numbering,
+    NumberProposal,
+)
 from whimbrel.core.registry import SCHEMA_KIND, VALUE_BYTES_MAX
 from whimbrel.errors import ProtocolError
 from whimbrel.serialization.uuids import uuid_bytes
@@ -87,6 +96,52 @@ def _check_list(members: MemberList) -> None:
         uuid_bytes(members.cluster_id)
 
 
+def _check_numbering(numbering: Numbering) -> None:
+    is_in_range = 0 <= numbering.free <= NUMBERS_END and numbering.decision >= 0
+    _demand(is_in_range, "impossible numbers of members", "member_numbers")
+    _demand(len(numbering.voters) <= MEMBERS_MAX, "too many voters", "member_numbers")
+    voters = dict.fromkeys(voter.id for voter in numbering.voters)
+    _demand(len(voters) == len(numbering.voters), "a voter stands twice", "member_numbers")
+
+
+def _check_proposal(before: Numbering, proposal: NumberProposal | None) -> None:
+    if proposal is not None:
+        after = proposal.numbering
+        _check_numbering(after)
+        is_next = after.decision == before.decision + 1 and after.free >= before.free
+        _demand(is_next, "a decision that does not follow", "member_numbers")
+
+
+def _check_asked(asked: m.NumbersAsked | None) -> None:
+    if asked is None:
+        return
+    _check_numbering(asked.numbering)
+    _check_proposal(asked.numbering, asked.proposal)
+    _demand(len(asked.grants) <= MEMBERS_MAX, "too many numbers", "member_numbers")
+    for grant in asked.grants:
+        is_in_range = 0 <= grant.number < grant.end <= NUMBERS_END
+        _demand(is_in_range, "a number that no member has", "member_numbers")
+
+
+def _check_told(told: m.NumbersTold | None) -> None:
+    if told is None:
+        return
+    _demand(NO_NUMBER <= told.number < NUMBERS_END, "no member's number", "member_numbers")
+    if told.numbering is not None:
+        _check_numbering(told.numbering)
+        _check_proposal(told.numbering, told.accepted)
+
+
+def _check_published(message: m.MembersPublished, _: int) -> None:
+    _check_list(message.list)
+    _check_asked(message.numbers)
+
+
+def _check_beat(message: m.Heartbeat, _: int) -> None:
+    _check_asked(message.asked)
+    _check_told(message.told)
+
+
 def _check_role_answer(message: m.RoleChangeAnswered, _: int) -> None:
     if message.list is not None:
         _check_list(message.list)
@@ -134,7 +189,9 @@ _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.JoinRequested: _check_join,
     m.JoinersTold: _check_joiners,
     m.JoinersNoted: _check_joiners,
-    m.MembersPublished: lambda message, _: _check_list(message.list),
+    m.MembersPublished: _check_published,
+    m.Heartbeat: _check_beat,
+    m.GoodbyeTold: lambda message, _: _check_told(message.numbers),
     m.ClaimAnswered: lambda message, _: _check_list(message.list),
     m.RoleChangeAnswered: _check_role_answer,
     m.MergeRequested: _check_merge,

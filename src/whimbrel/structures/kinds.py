@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from whimbrel.serving.kinds import ServedKind
+from whimbrel.structures.flake_id_generator.kind import FLAKE_ID_GENERATOR
 from whimbrel.structures.map.kind import MAP
 
-KINDS: tuple[ServedKind, ...] = (MAP,)
+KINDS: tuple[ServedKind, ...] = (
+    MAP,
+    FLAKE_ID_GENERATOR,
+)

@@ -455,10 +455,28 @@ _MAP: tuple[_Row, ...] = (
 )
 """Service 1, all 73 messages."""
 
+_FLAKE_ID_GENERATOR: tuple[_Row, ...] = (
+    (
+        0x01,
+        "newIdBatch",
+        _RETRY,
+        "name:string batch_size:int",
+        "base:long increment:long batch_size:int",
+        (),
+    ),
+)
+"""Service 28, its one message."""
+
+_SERVICES: tuple[tuple[int, str, tuple[_Row, ...]], ...] = (
+    (0x00, "Client", _CLIENT),
+    (0x01, "Map", _MAP),
+    (0x1C, "FlakeIdGenerator", _FLAKE_ID_GENERATOR),
+)
+
 
 def _shapes() -> dict[str, MessageShape]:
     table: dict[str, MessageShape] = {}
-    for service, service_name, rows in ((0, "Client", _CLIENT), (1, "Map", _MAP)):
+    for service, service_name, rows in _SERVICES:
         for number, method, retryable, request, response, events in rows:
             base = service << 16 | number << 8
             shapes = tuple(

@@ -171,6 +171,7 @@ class Discovery:
             cluster_id=new_cluster_id(ctx),
             cluster_version=ctx.settings.cluster_version,
         )
+        self._membership.numbers.found()
         self._membership.install(founded)
 
     def _failure(self) -> str:

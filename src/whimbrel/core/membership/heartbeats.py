@@ -84,14 +84,18 @@ class Heartbeats:
             self._membership.taken_master,
             self._membership.make_census,
         )
-        message = Heartbeat(version, master)
+        numbers = self._membership.numbers
+        message = Heartbeat(version, master, asked=numbers.word() if ctx.is_master else None)
         others = ctx.others()
         self._sent_us = {member: self._sent_us.get(member, ctx.now_us) for member in others}
         for member in others:
             is_suspected = self._membership.detector.is_suspected(member)
             if not is_suspected or ctx.now_us - self._sent_us[member] >= pause_us:
                 self._sent_us[member] = ctx.now_us
-                census = make() if member == master and make is not None else None
-                ctx.send(member, Heartbeat(version, master, census) if census else message)
+                if member == master:
+                    census = None if make is None else make()
+                    ctx.send(member, Heartbeat(version, master, census, told=numbers.take_word()))
+                else:
+                    ctx.send(member, message)
         self._due_us = ctx.now_us + interval_us
         ctx.arm(HEARTBEAT_TIMER, interval_us)

@@ -128,7 +128,8 @@ class Leaving:
 
     def _finish(self) -> None:
         membership = self._membership
-        membership.ctx.broadcast(GoodbyeTold(membership.ctx.id, self._is_end))
+        goodbye = GoodbyeTold(membership.ctx.id, self._is_end, membership.numbers.last_word())
+        membership.ctx.broadcast(goodbye)
         membership.ctx.disarm(LEAVE_TIMER)
         if membership.on_left is not None:
             membership.on_left()

@@ -14,6 +14,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.effects import LinkUnwanted, LinkWanted, MembersChanged, Stopped
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import Detector
+from whimbrel.core.membership.numbers import Numbers
 from whimbrel.core.membership.split_brain import told_of
 from whimbrel.core.messages import Census, MembersPublished, SuspicionTold
 from whimbrel.core.model import LostStructure, MemberInfo, MemberList, structures_in_words
@@ -48,6 +49,7 @@ class MembershipState:
         self.is_joined = False
         """Whether a list with us is installed, and we are not expelled since."""
         self.detector = Detector(ctx)
+        self.numbers = Numbers(ctx)
         self.accepted: MemberId | None = None
         """The claimant whose claim we accepted and whose list we wait for."""
         self.is_claiming = False
@@ -163,6 +165,7 @@ class MembershipState:
         self.phase = MemberPhase.MEMBER
         for info in new.members:
             self.want_link(info)
+        self.numbers.list_installed(old)
         if ctx.is_master:
             self.publish()
             self._tell_removed(removed)
@@ -176,7 +179,7 @@ class MembershipState:
         """Send our list to all other members, or to one (ADL-10 for lists). Master only."""
         ctx = self.ctx
         check(ctx.is_master, "only the master publishes the member list")
-        message = MembersPublished(ctx.members)
+        message = MembersPublished(ctx.members, self.numbers.word())
         if to is not None:
             ctx.send(to, message)
             return

@@ -391,6 +391,7 @@ class Membership(MembershipState):
             is_ours = mine is not None and mine.started_us == self.ctx.started_us
             if is_ours and new.get(sender) is not None and self.discovery.may_install(new):
                 self.install(new)
+                self.numbers.on_asked(message.numbers)
             return
         if sender != self.taken_master and not self._is_concluded_claim(sender, new):
             # Having agreed to a claim we wait for its outcome before we judge anybody.
@@ -399,22 +400,26 @@ class Membership(MembershipState):
             return
         if new.version == ours.version:
             check(new == ours, "two member lists of one master and version are the same")
-        if new.version <= ours.version:
-            return
-        if mine is not None:
+        if new.version > ours.version:
+            if mine is None:
+                self.expulsion.on_told(sender, address, told_of(new))
+                return
             self.install(new)
-        else:
-            self.expulsion.on_told(sender, address, told_of(new))
+        self.numbers.on_asked(message.numbers)
 
     def _on_heartbeat(self, sender: MemberId, address: Address, beat: Heartbeat) -> None:
         if self.phase is MemberPhase.SEEKING:
             self.discovery.on_heartbeat(sender, beat.master)
         if self.phase is not MemberPhase.MEMBER:
             return
-        if not self.ctx.is_member(sender):
+        member = self.ctx.members.get(sender)
+        if member is None:
             self.expulsion.tell(sender, address, beat.list_version)
             return
         self.seat_taken(sender, beat.list_version)
+        self.numbers.on_told(member, beat.told)
+        if sender == self.taken_master:
+            self.numbers.on_asked(beat.asked)
         if beat.census is not None and self.on_census is not None:
             self.on_census(sender, beat.census)
         self.claim.on_heartbeat(sender, beat.master)
@@ -455,3 +460,6 @@ class Membership(MembershipState):
                 self.on_end_told(sender)
             self.detector.gone(sender, LEFT)
             self.joining.forget(sender)
+            leaver = self.ctx.members.get(sender)
+            if leaver is not None:
+                self.numbers.on_goodbye(leaver, goodbye.numbers)

@@ -43,7 +43,7 @@ STORIES = ("cause", "causes")
 it decides nothing either, wherever it is."""
 DIGEST_BYTES = 16
 _SHARED = (
-    type(None), bool, int, float, str, bytes, type, enum.Enum, types.ModuleType,
+    type(None), bool, int, float, range, str, bytes, type, enum.Enum, types.ModuleType,
     types.MethodDescriptorType, msgspec.msgpack.Encoder, msgspec.msgpack.Decoder,
 )  # fmt: skip
 
@@ -187,7 +187,7 @@ class _Cloner:
 
 
 _MISSING = object()
-_PLAIN = (type(None), bool, int, float, str, bytes)
+_PLAIN = (type(None), bool, int, float, range, str, bytes)
 """Shared kinds whose text says all; the others are tools, equal in all members."""
 _CALLABLE = (types.FunctionType, types.MethodType, types.BuiltinMethodType)
 _CLONERS: dict[type, Callable[[_Cloner, Any], Any]] = {

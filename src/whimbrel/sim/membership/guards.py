@@ -168,6 +168,11 @@ def restart_recognised(engine: Engine) -> None:
     replace(membership.joining, "_on_repetition", lambda joiner: membership.publish(joiner.id))
 
 
+def numbers_by_majority(engine: Engine) -> None:
+    """Whoever claims mastership gives the main numbers out, however few follow it."""
+    replace(engine.member.membership.numbers, "_has_quorum", lambda _attempt: True)
+
+
 GUARDS: tuple[Bug, ...] = (
     Bug(strangers_unheard, "pause", ("P1", "P4", "X2", "P2")),
     Bug(fetch_repeated, "kill", ("L1",)),
@@ -182,5 +187,6 @@ GUARDS: tuple[Bug, ...] = (
     Bug(suspicion_told, "pause", ("L1",)),
     Bug(followers_search, "lists", ("L1",)),
     Bug(all_removed_remembered, "states", ()),
+    Bug(numbers_by_majority, "merge", ("M7",)),
     Bug(restart_recognised, "states", ("C1", "D6", "D1", "L1")),
 )

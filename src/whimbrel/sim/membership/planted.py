@@ -92,6 +92,19 @@ def former_master_kept(engine: Engine) -> None:
     replace(membership, "install", keep)
 
 
+def numbers_begin_anew(engine: Engine) -> None:
+    """A new master gives numbers out as if it had founded the cluster."""
+    ctx, numbers = engine.member.ctx, engine.member.membership.numbers
+    list_installed = numbers.list_installed
+
+    def begin(old: MemberList) -> None:
+        if ctx.is_master and old.master != ctx.id:
+            numbers.found()
+        list_installed(old)
+
+    replace(numbers, "list_installed", begin)
+
+
 BUGS: tuple[Bug, ...] = (
     Bug(reused_identity, "kill", ("M4", "M1", "X2", "L1", "D1"), keeps_identity=True),
     Bug(impatient_master, "kill", ("M3",)),
@@ -103,4 +116,5 @@ BUGS: tuple[Bug, ...] = (
     Bug(heard_forgotten, "lists", ("L1",)),
     Bug(silent_kept, "oneway", ("L5",)),
     Bug(former_master_kept, "pause", ("M2",)),
+    Bug(numbers_begin_anew, "kill", ("M7",)),
 )

@@ -1,4 +1,4 @@
-"""Rules of the member list: M1 to M5, L5, P12."""
+"""Rules of the member list: M1 to M5, M7, L5, P12."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ RETURNED = "a member finds its seat again while nobody new may join"
 PROMOTED = "a lite member becomes a data member"
 DEMOTED = "a data member becomes lite"
 ROLE_REFUSED = "a change of role is refused"
+FROM_RESERVE = "a member gets a number of its master's reserve"
 
 
 class ViewOrder(Rule):
@@ -239,12 +240,34 @@ class LeavesWithNothing(Rule):
                 return
 
 
+class NumbersOnce(Rule):
+    """M7 (promise table; E): also in both parts of a split, and after they have met again."""
+
+    rule = "M7"
+    sentence = "no two processes have one number in the life of a cluster"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._owners: dict[tuple[str, int], tuple[MemberId, int]] = {}
+
+    def note(self, host: Host, note: Note) -> None:
+        """E."""
+        if note.kind != "member_numbered":
+            return
+        ctx = host.member.ctx
+        number = host.member.membership.numbers.number
+        owner = self._owners.setdefault((ctx.members.cluster_id, number), (ctx.id, ctx.started_us))
+        if owner != (ctx.id, ctx.started_us):
+            self.fail(f"{number} is that of {self.world.name_of(owner[0])}", host.name)
+
+
 class MembershipSightings(Sightings):
     """Who came where, who thought to rule, who changed its role."""
 
     situations = (
         *(TWO_MASTERS, SAME_ADDRESS, ONE_WAY, RETURNED),
         *(PROMOTED, DEMOTED, ROLE_REFUSED),
+        *(FROM_RESERVE,),
     )
     notes: ClassVar = {"member_promoted": PROMOTED, "member_demoted": DEMOTED}
 
@@ -272,6 +295,8 @@ class MembershipSightings(Sightings):
         super().note(host, note)
         if note.kind == "role_change_ended" and note.fields["problem"]:
             self.saw(ROLE_REFUSED)
+        if note.kind == "member_numbered" and note.fields["reserve"] == 0:
+            self.saw(FROM_RESERVE)
 
 
 RULES: tuple[type[Rule], ...] = (
@@ -282,5 +307,6 @@ RULES: tuple[type[Rule], ...] = (
     NoFalseExpulsion,
     OneWayEnds,
     LeavesWithNothing,
+    NumbersOnce,
     MembershipSightings,
 )

@@ -33,7 +33,7 @@ def cleared_before_commit(engine: Engine) -> None:
         if success and step.source == member.ctx.id and step.source_new < 0:
             replica = member.dataplane.partitions[outgoing.migration.partition_id]
             for namespace in list(replica.fragments):
-                replica.drop(namespace)
+                del replica.fragments[namespace]
 
     replace(source, "_answer", drop)
 

@@ -1,0 +1,1 @@
+"""Flake id generators: ids that no two members ever make, without asking each other."""
