@@ -16,7 +16,7 @@ from tests.unit.cluster import Cluster, Peer
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Note
-from whimbrel.core.ids import Address, MemberId
+from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.membership.membership_state import MemberPhase
 from whimbrel.core.membership.service import Membership
 from whimbrel.core.messages import Message
@@ -36,13 +36,38 @@ def address_of(port: int) -> Address:
     return Address("127.0.0.1", port)
 
 
+class NoTable:
+    """A member without partitions: nothing is ever under way, every table is alike."""
+
+    def local_work(self) -> str:
+        return ""
+
+    def pending_work(self) -> str:
+        return ""
+
+    def is_published(self) -> bool:
+        return True
+
+    def table_mark(self) -> int:
+        return 0
+
+    def seats_without_data(self) -> tuple[PartitionId, ...]:
+        return ()
+
+    def note_without_data(self, found: Sequence[tuple[PartitionId, MemberId]]) -> None:
+        return
+
+    def stand_still_over(self) -> None:
+        return
+
+
 class Host(Peer):
     """One process: its membership room is real."""
 
     def __init__(self, net: Net, info: MemberInfo, settings: CoreSettings) -> None:
         super().__init__(net, Context(info, settings, net.now_us))
         self.net = net
-        self.room = room = Membership(self.ctx)
+        self.room = room = Membership(self.ctx, NoTable())
         self.join: tuple[Address, ...] = ()
         self.views: list[MemberList] = []
         self.messages_sent = 0

@@ -85,7 +85,7 @@ class SplitPump(Pump):
         self.successors[node.number] = fresh
         data_left = node.engine.member.split_data
         if data_left is not None:
-            fresh.engine.member.take_over(data_left)
+            fresh.engine.member.merging.take_over(data_left)
         fresh.handle(Started(tuple(other.address for other in self.nodes)))
 
     # -- maps -----------------------------------------------------------------------------

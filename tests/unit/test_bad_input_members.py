@@ -218,7 +218,7 @@ def told(**fields: Any) -> m.RegistryTold:
         (m.MembersPublished(MemberList(9, (info(),), "no uuid")), "malformed"),
         (m.JoinersTold((info("x"),)), "member_id"),
         (m.JoinersNoted((info(), info("x"))), "member_id"),
-        (told(kind="queue"), "registry_entry"),
+        (told(kind="nonsense"), "registry_entry"),
         (told(value=b""), "registry_entry"),
         (told(value=b"\x92\x05\x05"), "registry_entry"),
         (told(value=b"\x92\xff\x00"), "registry_entry"),

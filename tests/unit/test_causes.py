@@ -130,6 +130,13 @@ def test_a_timer_without_delay_is_the_rest_of_the_same_work(ctx: Context) -> Non
     assert [fire(ctx, "room.slice", again_us=0) for _ in range(3)] == [armed] * 3
 
 
+def test_the_least_delay_makes_a_timer_periodic(ctx: Context) -> None:
+    """Goal: whatever fires at a later moment is no rest of this one, be it a microsecond later."""
+    ctx.arm("room.timer", 10)
+    first = fire(ctx, "room.timer", again_us=1)
+    assert fire(ctx, "room.timer") != first
+
+
 def test_a_stale_firing_takes_no_cause(ctx: Context) -> None:
     """Goal: a firing that was replaced is nobody's work. Method: arm twice, fire the first."""
     ctx.arm("room.timer", 10)

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
-from tests.unit.membership_net import SECOND, Host, Net
 from tests.unit.test_serving_cluster import check_all, copies, fill, get, put, verify
 
 from whimbrel.core import messages as m
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.cluster_state import LOCK_CALLS_MAX, StateChangeResult
+from whimbrel.core.membership.cluster_state import StateChangeResult
 from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState
 from whimbrel.core.safety import Answer, unsafe_because
@@ -644,48 +643,6 @@ def test_a_lost_unlock_ends_with_the_lease(trio: Pump) -> None:
     set_state(trio, PASSIVE)
 
 
-def wished(master: Host) -> StateChangeResult:
-    """In a small world of membership rooms: begin a change, or ask what has become of it."""
-    found: list[StateChangeResult] = []
-    master.step(lambda: found.append(master.room.change_cluster("the wish", FROZEN)))
-    return found[0]
-
-
-def test_who_is_silent_is_not_waited_for_again() -> None:
-    """Goal: a change that fails for a silent member ends when the others have given their locks
-    back; whom it has waited for already it does not wait for a second time.
-    """
-    net = Net()
-    hosts = net.cluster(3)
-    silent = (m.StateLockAnswered, m.StateUnlockAnswered)
-    net.lost = lambda source, target, said: source is hosts[2] and isinstance(said, silent)
-    assert wished(hosts[0]) == StateChangeResult()
-    net.run(LOCK_CALLS_MAX * net.settings.call_timeout_us + SECOND // 10)
-    assert "1 members do not answer" in wished(hosts[0]).refusal
-
-
-def test_a_lock_is_asked_back_so_often() -> None:
-    """Goal: an unlock that gets lost is sent ``LOCK_CALLS_MAX`` times, then the lease is left to
-    end it. Method: a member is locked by another change and refuses; no unlock arrives.
-    """
-    net = Net()
-    hosts = net.cluster(3)
-    unlocks: list[MemberId] = []
-
-    def lost(source: Host, target: Host, said: Message) -> bool:
-        if isinstance(said, m.StateUnlockRequested):
-            unlocks.append(target.id)
-        return isinstance(said, m.StateUnlockRequested)
-
-    net.lost = lost
-    other = m.StateLockRequested("other", hosts[0].ctx.members.version, 0, 60 * SECOND)
-    hosts[1].step(lambda: hosts[1].room.on_message(hosts[0].id, hosts[0].address, other))
-    assert wished(hosts[0]) == StateChangeResult()
-    net.run(LOCK_CALLS_MAX * net.settings.call_timeout_us + SECOND // 10)
-    assert "under way there" in wished(hosts[0]).refusal
-    assert sorted(unlocks) == sorted([hosts[1].id, hosts[2].id] * LOCK_CALLS_MAX)
-
-
 @pytest.mark.parametrize("who", ["initiator", "participant"])
 @pytest.mark.parametrize(
     "point", [m.StateLockRequested, m.StateLockAnswered, m.StateConfirmRequested]
@@ -757,8 +714,8 @@ def test_reads_wait_for_a_returned_primary(trio: Pump) -> None:
     trio.run(1)
     assert call not in client.messages
     mend()
-    back.engine.member.dataplane.recovery.link_lost(trio.nodes[0].id)
-    back.engine.member.dataplane.recovery.link_lost(trio.nodes[1].id)
+    back.engine.member.dataplane.recovery.exchange.link_lost(trio.nodes[0].id)
+    back.engine.member.dataplane.recovery.exchange.link_lost(trio.nodes[1].id)
     assert client.answer(call) == to_data(f"value {number}")
     assert get(client, number) == to_data(f"value {number}")
 

@@ -8,12 +8,13 @@ import pytest
 from tests.unit.replication_net import SECOND, M, Net
 
 from whimbrel.core.context import Context
+from whimbrel.core.effects import ArmTimer
 from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.model import MemberInfo
+from whimbrel.core.replication import walk
 from whimbrel.core.replication.deferred_free import FREED_BYTES_MAX, FREED_MAX, DeferredFree
 from whimbrel.core.replication.transfer import FragmentExport
 from whimbrel.core.settings import CoreSettings
-from whimbrel.structures.map import store as map_store
 from whimbrel.structures.map.record import CLEAR, OPERATION
 from whimbrel.structures.map.store import FREED_AT_ONCE_MAX, GivenUp
 
@@ -103,7 +104,7 @@ def test_the_keys_of_a_large_fragment_are_listed_some_at_a_time(
     """GCM-34: every entry that is there from the first chunk to the last is in the copy, also when
     keys come and go meanwhile, as they do while a backup is synchronised.
     """
-    monkeypatch.setattr(map_store, "KEYS_TAKEN", 7)
+    monkeypatch.setattr(walk, "KEYS_TAKEN", 7)
     net = filled(100)
     fragment = net["a"].plane.partitions[0].fragments[M]
     kept = set(list(fragment.store.records)[:50])  # type: ignore[attr-defined]
@@ -143,3 +144,20 @@ def test_what_a_sync_replaces_is_freed_in_steps() -> None:
         net.advance(SECOND // 10)
     assert net["b"].fragment(0, "m").store is not before
     assert len(before) == 0
+
+
+def test_what_is_given_up_is_freed_without_being_asked_for() -> None:
+    """GCM-42: step after step, each with the next turn, until nothing waits and no timer runs."""
+    net = filled(FREED_AT_ONCE_MAX + 1)
+    deferred, ctx = net["b"].plane.holdings.deferred, net["b"].ctx
+    ctx.effects.clear()
+    deferred.take(GivenUp({bytes([number]): bytes(FREED_BYTES_MAX // 4) for number in range(10)}))
+    steps = 0
+    while ctx.is_armed("replication.free"):
+        timer = ctx.effects.pop()
+        assert isinstance(timer, ArmTimer) and timer.at_us == ctx.now_us
+        assert ctx.take_timer(timer.key, timer.generation)
+        deferred.on_timer()
+        steps += 1
+    assert deferred.entries == 0
+    assert steps == 3

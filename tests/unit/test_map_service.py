@@ -100,7 +100,7 @@ def test_equality_does_not_look_at_the_partition_hash(stage: Stage) -> None:
     hashed = b"\0\0\0\5" + key(1)[4:]
     maps.set(p, M, key(1), X, None)
     assert maps.put(p, M, hashed, Y, None) == X
-    assert maps.key_set([p], M) == [hashed]
+    assert maps.key_set(p, M) == [hashed]
     assert maps.remove_if_same(p, M, key(1), b"\0\0\0\7" + Y[4:], None)
     stage.check_backup()
 
@@ -140,7 +140,7 @@ def test_time_to_live_and_defaults(stage: Stage) -> None:
     assert maps.get(p, map_of("short"), k) is None and maps.get(p, M, k) == Y
     assert maps.size(p, map_of("short")) == 2
     stage.pass_ms(57_000)
-    assert maps.key_set([p], map_of("short")) == [key(2)]
+    assert maps.key_set(p, map_of("short")) == [key(2)]
 
 
 def test_set_ttl_keeps_value_and_idle_limit(stage: Stage) -> None:
@@ -226,11 +226,11 @@ def test_whole_map_calls(stage: Stage) -> None:
     maps.put(other, M, key(3), Z, None)
     partitions = [stage.p, other]
     assert maps.size(stage.p, M) == 2 and maps.size(other, M) == 1
-    assert sorted(maps.key_set(partitions, M)) == [key(1), key(2), key(3)]
-    assert sorted(maps.values(partitions, M)) == [X, Y, Z]
-    assert dict(maps.entries(partitions, M))[key(2)] == Y
-    assert maps.contains_value(partitions, M, Z)
-    assert not maps.contains_value(partitions, M, value("none"))
+    assert [sorted(maps.key_set(p, M)) for p in partitions] == [[key(1), key(2)], [key(3)]]
+    assert [sorted(maps.values(p, M)) for p in partitions] == [[X, Y], [Z]]
+    assert dict(maps.entries(stage.p, M))[key(2)] == Y
+    assert [maps.contains_value(p, M, Z) for p in partitions] == [False, True]
+    assert not any(maps.contains_value(p, M, value("none")) for p in partitions)
     assert dict(maps.get_all(stage.p, M, [key(1), key(9)])) == {key(1): X}
     assert maps.get_all(stage.p, map_of("never"), [key(1)]) == []
     held = sum(one.fragments[M].store.bytes_used for one in partitions)
@@ -293,3 +293,14 @@ def test_what_expired_before_a_merge_is_told_as_expired(stage: Stage) -> None:
     assert stage.maps.expired == 1
     assert stage.events() == [(EXPIRED, None, X), (MERGED, Y, None)]
     stage.check_backup()
+
+
+@pytest.mark.parametrize(("ttl_ms", "max_idle_ms"), [(1, 0), (0, 1)])
+def test_the_shortest_limits_hold(stage: Stage, ttl_ms: int, max_idle_ms: int) -> None:
+    """A millisecond is a limit like any other: the entry is there now and gone then."""
+    maps, p = stage.maps, stage.p
+    maps.set(p, M, key(1), X, None, ttl_ms, max_idle_ms)
+    view = maps.entry_view(p, M, key(1))
+    assert view is not None and (view.ttl_ms or 0, view.max_idle_ms or 0) == (ttl_ms, max_idle_ms)
+    stage.pass_ms(2)
+    assert maps.get(p, M, key(1)) is None

@@ -152,7 +152,6 @@ def test_stale_timers_are_ignored() -> None:
 def test_an_expelled_member_takes_nothing_more() -> None:
     """Goal: M5: the end is told once, and nothing is answered any more."""
     member = formed()
-    assert member.membership.on_expelled is not None
     member.membership.on_expelled("told so")
     effects = member.take_effects()
     assert [one.reason for one in effects if isinstance(one, Expelled)] == ["told so"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.merging.leftovers import hottest_listed
+from whimbrel.core.ids import Address, MemberId, hottest_index
 from whimbrel.core.migration.member_changes import forfeited, reason_of
 from whimbrel.core.model import ClusterState, MemberInfo, MemberList
 from whimbrel.errors import UsageError
@@ -53,8 +52,9 @@ def test_seats_are_lost_by_those_who_are_not_waited_for() -> None:
 def test_the_hottest_holder_is_one_that_is_there() -> None:
     """Goal: holes and members that are gone answer for nothing. Method: rows."""
     row = (None, C, B, A, None, None, None)
-    assert hottest_listed(row, [A, B]) == B
-    assert hottest_listed(row, []) is None
+    assert hottest_index(row, [A, B].__contains__) == row.index(B)
+    assert hottest_index(row, ().__contains__) == len(row)
+    assert hottest_index(row) == row.index(C)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "two\nlines"])

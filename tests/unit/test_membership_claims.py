@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.membership_net import SECOND, SETTINGS, address_of
+from tests.unit.membership_net import SECOND, SETTINGS, NoTable, address_of
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, Note, Send, Stopped
@@ -27,7 +27,7 @@ class One:
 
     def __init__(self, number: int) -> None:
         self.ctx = Context(self.info(number), SETTINGS, SECOND)
-        self.room = Membership(self.ctx)
+        self.room = Membership(self.ctx, NoTable())
         self.room.on_started((address_of(1),))
 
     @staticmethod

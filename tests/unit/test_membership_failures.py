@@ -407,7 +407,8 @@ def test_a_list_is_shown_to_its_very_process_by_a_member_of_it_only() -> None:
         if case == "other start":
             info = msgspec.structs.replace(info, started_us=info.started_us - 1)
         listed = MemberList(7, (first.ctx.me, info, second.ctx.me))
-        seeker.room.on_view_changed = second.room.on_view_changed = None  # a list made up here
+        for host in (seeker, second):
+            host.room.on_view_changed = lambda _old, _new: None  # a list made up here
         say(net, first, second, MembersPublished(listed))
         if case != "elder lives":
             say(net, first, second, GoodbyeTold(first.id))
@@ -433,7 +434,7 @@ def test_a_list_that_a_claim_overtook_is_not_installed() -> None:
         hosts = net.cluster(2)
         master, claimant = hosts
         joiner = net.start(9, (8,))
-        joiner.room.on_view_changed = None  # these lists are made up here
+        joiner.room.on_view_changed = lambda _old, _new: None  # these lists are made up here
         say(net, claimant, joiner, ClaimRequested(2, 7))
         listed = (*master.ctx.members.members, joiner.ctx.me)
         late = MemberList(5, listed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.unit.membership_net import NoTable
+
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, SendTo
 from whimbrel.core.ids import Address, MemberId
@@ -35,7 +37,7 @@ def test_a_master_whose_address_seeks_is_no_master() -> None:
     at that address answers that it seeks, too; no further join request goes there.
     """
     ctx = Context(info_of(1, 5701), SETTINGS, 1)
-    room = Membership(ctx)
+    room = Membership(ctx, NoTable())
     other, third = Address("10.0.0.1", 5702), Address("10.0.0.1", 5703)
     room.on_started((other, third))
     dead, fresh = info_of(2, 5702), info_of(4, 5702)
@@ -59,7 +61,7 @@ def test_a_master_whose_address_seeks_is_no_master() -> None:
 def test_a_leavers_late_request_does_not_bring_it_back() -> None:
     """Goal: M4. Method: a member joins, says goodbye, and a request it had sent before arrives."""
     ctx = Context(info_of(1, 5701), SETTINGS, 1)
-    room = Membership(ctx)
+    room = Membership(ctx, NoTable())
     room.on_started(())
     joiner = info_of(2, 5702)
     request = JoinRequested(SETTINGS.cluster_name, SETTINGS.partition_count, joiner)
@@ -83,7 +85,7 @@ def test_a_late_request_of_a_replaced_process_does_not_bring_it_back() -> None:
     place, and a request that the dead one had sent before arrives.
     """
     ctx = Context(info_of(1, 5701), SETTINGS, 1)
-    room = Membership(ctx)
+    room = Membership(ctx, NoTable())
     room.on_started(())
     name, count = SETTINGS.cluster_name, SETTINGS.partition_count
     dead, fresh = info_of(2, 5702), info_of(3, 5702, started_us=6)
@@ -118,7 +120,7 @@ def test_a_dead_members_late_request_does_not_bring_it_back() -> None:
     request of its own, sent before, arrives (found by a seed: it came in again and was dead).
     """
     ctx = Context(info_of(1, 5701), SETTINGS, 1)
-    room = Membership(ctx)
+    room = Membership(ctx, NoTable())
     request = _removed(ctx, room, is_seated=True)
     room.on_message(request.joiner.id, request.joiner.address, request)
     assert not ctx.is_armed("membership.join")
@@ -129,7 +131,7 @@ def test_who_was_removed_before_it_knew_of_its_seat_may_ask_again() -> None:
     seeks on under its identity. A heartbeat of an earlier process shows an older list.
     """
     ctx = Context(info_of(1, 5701), SETTINGS, 1)
-    room = Membership(ctx)
+    room = Membership(ctx, NoTable())
     request = _removed(ctx, room, is_seated=False)
     room.on_message(request.joiner.id, request.joiner.address, request)
     fire(room, ctx, "membership.join", 2_000)

@@ -19,7 +19,7 @@ def test_a_member_leaves(who: int) -> None:
     hosts = net.cluster(3)
     leaver = hosts[who]
     net.leave(leaver)
-    assert leaver.room.leaving() and leaver.alive
+    assert leaver.room.leave.is_wanted and leaver.alive
     net.run_until(lambda: not leaver.alive, 2 * SECOND)
     assert (leaver.reason(), leaver.exit_status()) == ("left", 0)
     assert leaver.calls[-1] == "left"
@@ -194,7 +194,7 @@ def test_a_request_for_somebody_else_is_ignored() -> None:
     for member in (second.id, third.id):
         order = LeaveOrdered(member)
         third.step(lambda order=order: third.room.on_message(master.id, master.address, order))  # type: ignore[misc]
-        assert third.room.leaving() == (member == third.id)
+        assert third.room.leave.is_wanted == (member == third.id)
 
 
 def test_permissions_for_unknown_members_do_nothing() -> None:

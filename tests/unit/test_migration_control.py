@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
 from tests.unit.rows import row_from
 
+from whimbrel.core.events import GridEvent, MigrationFinished, MigrationStarted, ReplicaMigrated
 from whimbrel.core.ids import MemberId, Row
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
@@ -24,6 +26,7 @@ from whimbrel.core.messages import (
 from whimbrel.core.migration import control_loop, plan_execution
 from whimbrel.core.migration.reporter import MigrationReporter
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
+from whimbrel.core.partition.assignment import assigning
 from whimbrel.core.partition.planner import plan_row
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import SerializationError
@@ -204,6 +207,31 @@ def test_levelling_that_levels_nothing_is_not_repeated(monkeypatch: pytest.Monke
     tries = control_loop.LEVELLINGS_MAX
     assert reasons[-1 - tries :] == ["a member joined", *[control_loop.UNEVEN] * tries]
     assert reasons.count(control_loop.UNEVEN) == tries
+
+
+def test_what_one_plan_cannot_level_the_next_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADL-50, P10: at rest members are level. Method: an assignment that levels primaries at once
+    and the replicas of a few rows at a time.
+    """
+    net = grown("abc", settings=msgspec.structs.replace(SETTINGS, partition_count=40))
+
+    def few_at_a_time(rows: Sequence[Row], *others: Any) -> Job[list[Row]]:
+        targets = yield from assigning(rows, *others)
+        left = 4
+        for pid, (row, target) in enumerate(zip(rows, targets, strict=True)):
+            if row[0] == target[0] and row != target:
+                targets[pid] = target if left > 0 else row
+                left -= 1
+        return targets
+
+    monkeypatch.setattr(control_loop, "assigning", few_at_a_time)
+    net.add("d")
+    net.run_for(60)
+    table = net.master.room.table
+    counts = [table.replica_count(node.ctx.id) for node in net.live]
+    assert max(counts) - min(counts) <= 1
+    reasons = [entry["reason"] for entry in net.master.room.reporter.finished if entry["planned"]]
+    assert control_loop.UNEVEN in reasons
 
 
 def test_no_plan_is_made_before_a_joiner_has_its_table() -> None:
@@ -513,3 +541,36 @@ def test_a_long_copy_that_makes_progress_goes_on() -> None:
         assert (
             net.now_us - begun > 30 * SECOND and not net.master.room.reporter.finished[-1]["failed"]
         )
+
+
+def test_listeners_are_told_what_a_plan_copies() -> None:
+    """PIM-58: a process tells beforehand how many replicas it migrates, and ends with the last one;
+    a plan that ends well is not tried again.
+    """
+    net = grown("ab")
+    heard: list[GridEvent] = []
+    net.master.room.tell_events(heard.append)
+    net.add("c")
+    net.settle()
+    planned = sum(one.state.planned for one in heard if isinstance(one, MigrationStarted))
+    done = sum(one.state.completed for one in heard if isinstance(one, MigrationFinished))
+    replicas = [one for one in heard if isinstance(one, ReplicaMigrated)]
+    assert planned == done == len(replicas) > 0
+    assert not net.master.ctx.is_armed(control_loop.RETRY_TIMER)
+
+
+def test_what_is_under_way_is_said_to_its_last_migration() -> None:
+    """Safety rule 6: who asks why a cluster is busy hears of migrations while one runs, also when
+    none waits any more.
+    """
+    net = grown("ab")
+    net.delay_us = lambda is_data: 20 * MS if is_data else MS
+    net.add("c")
+    execution = net.master.room.loop.execution
+    net.run(net.now_us + 60 * SECOND, stop=lambda: bool(execution.running_migrations))
+    assert net.master.room.loop.pending() == "migrations are due"
+    net.run(net.now_us + 60 * SECOND, stop=lambda: not execution.queue.waiting_count)
+    assert execution.running_migrations
+    assert net.master.room.loop.pending() == "migrations are due"
+    net.settle()
+    assert net.master.room.loop.pending() == ""

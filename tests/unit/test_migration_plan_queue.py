@@ -184,3 +184,18 @@ def test_random_plans_run_to_the_end(seed: int) -> None:
         plan.release(primaries[pid], step.destination or A)
         plan.proceed(pid)
     assert done == steps
+
+
+def test_a_turn_is_that_of_the_first_step() -> None:
+    """PIM-27: what is spread over the plan is what begins it: partitions whose first steps have one
+    pair and role are apart, whatever follows in them. Method: one at a time, so that no load
+    decides.
+    """
+    plan = queue(1, dict.fromkeys(range(3), A))
+    load(plan, {0: [copy(B), copy(C, 2)], 1: [copy(B)], 2: [copy(C)]})
+    order = []
+    for destination in (B, C, B):
+        (pid,) = taken(plan)
+        order.append(pid)
+        plan.release(A, destination)
+    assert order == [0, 2, 1]

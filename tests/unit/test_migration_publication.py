@@ -17,6 +17,7 @@ from whimbrel.core.messages import (
     TablePublished,
     TableRequested,
 )
+from whimbrel.core.migration.publication import NewsPublisher, Peer
 from whimbrel.core.migration.repair import image_of, promotion_step
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
@@ -353,3 +354,24 @@ def test_the_completed_list_drains() -> None:
     net.check()
     net.run_for(1)
     assert not net.master.room.completed_migrations()
+
+
+def test_only_who_lacks_what_is_forgotten_gets_the_whole_table() -> None:
+    """ADL-25: of the oldest news that go, one member has acknowledged the last, another has not."""
+    settings = msgspec.structs.replace(SETTINGS, completed_batch_max=5)
+    net = Net(settings, 1)
+    ctx = net.add_alone("a").ctx
+    publisher = NewsPublisher(ctx, PartitionTable(7), ())
+    behind, level = (Peer(MemberId(name), owed_whole=False) for name in "bc")
+    publisher.peers = {peer.asked: peer for peer in (behind, level)}
+    numbers = []
+    for pid in range(5):
+        publisher.stage_row(P[pid])
+        publisher.flush()
+        numbers.append(publisher.latest)
+    assert not behind.owed_whole and not level.owed_whole
+    behind.acked, level.acked = numbers[:2]
+    publisher.stage_row(P[5])
+    publisher.stage_row(P[6])
+    publisher.flush()
+    assert (behind.owed_whole, level.owed_whole) == (True, False)

@@ -369,3 +369,19 @@ def test_a_restart_elsewhere_touches_the_rows_it_stands_in_and_no_others(
     net.settle(300)
     net.check()
     assert net.master.room.table.versions[2:] == before[2:]
+
+
+def test_the_list_alone_makes_its_first_member_take_charge() -> None:
+    """ADL-11: a list without the master is enough; the word that follows begins nothing anew."""
+    net = Net(backup_count=1)
+    net.add("a", "b")
+    net.settle()
+    node = net.nodes["b"]
+    net.order.remove("a")
+    old = node.ctx.members
+    new = node.ctx.members = msgspec.structs.replace(old, version=9, members=(node.info,))
+    with net.step(node):
+        node.room.view_changed(old, new)
+    assert node.room.loop.in_charge
+    net.settle()
+    assert len([n for n in node.notes if n.kind == "migration.table_settled"]) == 1

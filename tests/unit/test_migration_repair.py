@@ -8,7 +8,7 @@ from tests.unit.migration_net import SETTINGS, Net, wish
 from tests.unit.rows import row_from
 
 from whimbrel.core.effects import Send
-from whimbrel.core.events import GridEvent, MigrationFinished, MigrationStarted
+from whimbrel.core.events import GridEvent, MigrationFinished, MigrationStarted, ReplicaMigrated
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
     MigrationRequested,
@@ -280,3 +280,48 @@ def test_the_rest_of_a_repair_is_in_its_story() -> None:
         sent = [effect for effect in master.ctx.effects if isinstance(effect, Send)]
     assert {type(effect.message) for effect in sent} == {TablePublished, PromotionRequested}
     assert {effect.cause for effect in sent} == {story} != {"other-1"}
+
+
+def test_an_unanswered_promotion_is_repeated_once_in_a_time_out() -> None:
+    """Design decision: every request is repeated until it is answered, and no oftener than once in
+    ``call_timeout_us``, however often it is looked at.
+    """
+    net = three()
+    net.on_send = lambda _a, _b, m: "drop" if isinstance(m, PromotionAnswered) else "deliver"
+    net.crash("b")
+    net.run(
+        net.now_us + 10 * net.settings.call_timeout_us,
+        stop=lambda: bool(net.said(PromotionRequested)),
+    )
+    net.trace.clear()
+    net.run(net.now_us + 4 * net.settings.call_timeout_us)
+    said = [message for _, _, message in net.said(PromotionRequested)]
+    numbers = [message.batch for message in said if isinstance(message, PromotionRequested)]
+    assert numbers and all(3 <= numbers.count(number) <= 4 for number in numbers)
+    net.on_send = lambda *_: "deliver"
+    net.settle()
+    net.check()
+
+
+def test_a_new_empty_primary_is_told_as_a_success() -> None:
+    """PIM-58, ADL-05: listeners hear of each replica that a lost partition gets anew, in a process
+    of its own. Method: all copies of all partitions die at once.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        wish(patch, {-1: "bca"})
+        net = Net(backup_count=0)
+        net.add("a", "b")
+        net.settle()
+        heard: list[GridEvent] = []
+        net.master.room.tell_events(heard.append)
+        net.crash("b")
+        net.settle()
+    started = [one for one in heard if isinstance(one, MigrationStarted)]
+    ended = [one for one in heard if isinstance(one, MigrationFinished)]
+    replicas = [one for one in heard if isinstance(one, ReplicaMigrated)]
+    count = net.settings.partition_count
+    assert [one.state.planned for one in started] == [count]
+    assert [(one.state.completed, one.state.failed) for one in ended] == [(count, 0)]
+    assert sorted(one.partition_id for one in replicas) == list(range(count))
+    assert all(one.success and one.replica_index == 0 for one in replicas)
+    assert all((one.source, one.destination) == (None, "a") for one in replicas)

@@ -170,3 +170,14 @@ def test_every_survivor_has_a_reason() -> None:
     text = (ROOT / "docs" / "mutants.md").read_text()
     assert "## Survivors" in text
     assert "no reason given" not in text
+
+
+def test_a_reason_is_of_a_mutant_of_today(places: ModuleType) -> None:
+    """Goal: no reason outlives the code that it is about. Method: every name in the list of reasons
+    is that of a mutant of the file it names.
+    """
+    text = (ROOT / "docs" / "mutant-reasons.txt").read_text()
+    named = [line for line in text.splitlines() if line and line[0] not in "# "]
+    files = dict.fromkeys(name.split(" | ")[0] for name in named)
+    found = {mutant.name for file in files for mutant in places.mutants_of(file)}
+    assert named and not [name for name in named if name not in found]

@@ -18,6 +18,7 @@ from whimbrel.serving import calls as calls_module
 from whimbrel.serving import parking as parking_module
 from whimbrel.serving import scatter as scatter_module
 from whimbrel.serving import server as server_module
+from whimbrel.serving import session as session_module
 from whimbrel.serving.calls import CALL_TIMEOUT_US
 from whimbrel.serving.forwarding import HOPS_MAX
 from whimbrel.serving.scatter import GATHER_TIMEOUT_US
@@ -137,7 +138,8 @@ def overload(patch: Patch) -> Scene:
 
 
 def connection_full(patch: Patch) -> Scene:
-    patch.setattr(server_module, "IN_FLIGHT_MAX", 0)
+    for module in (server_module, session_module):
+        patch.setattr(module, "IN_FLIGHT_MAX", 0)
     return Scene(patch).put()
 
 

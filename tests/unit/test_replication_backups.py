@@ -15,7 +15,7 @@ from whimbrel.core.replication.outbox import (
     REFUSAL,
     PendingReply,
 )
-from whimbrel.errors import OverloadedError, ProtocolError
+from whimbrel.errors import OverloadedError, ProtocolError, RetryableError
 
 
 def two() -> Net:
@@ -596,3 +596,58 @@ def test_a_backup_that_moves_up_without_a_copy_counts_for_its_new_place() -> Non
     net.put("b2", 5, "y")
     net.pump()
     net.check_equal(0, "ac", "b2")
+
+
+def test_a_replica_in_doubt_counts_on() -> None:
+    """AE-06, AE-07: what follows on a gap is the next one, though its replica is in doubt: it is
+    applied once and counted. Method: the sync that would end the doubt does not get through.
+    """
+    net = two()
+    net.put("m", 1, "x")
+    net.pump()
+    net["a"].fragment(0, "m").value += 1  # an operation that nobody sent
+    net.drop = lambda sender, target, what: isinstance(what, SyncRequested)
+    for number in (2, 3):
+        net.put("m", number, "y")
+        net.pump()
+    fragment = net["b"].fragment(0, "m")
+    assert fragment.is_dirty and fragment.value == net["a"].fragment(0, "m").value == 4
+    assert net["b"].plane.counters["backups_applied"] == 3
+    assert not net["b"].plane.counters["backups_ignored"]
+
+
+@pytest.mark.parametrize(("row", "reason"), [("ab", "is migrating"), ("ba", "its primary elsewhe")])
+def test_a_refused_write_says_why(row: str, reason: str) -> None:
+    """Safety rule 6: a client's log tells a copy that ends soon from a wrong address."""
+    net = two()
+    net.set_row(0, row, 3)
+    net["a"].plane.partitions[0].writable = False
+    with pytest.raises(RetryableError, match=f"partition 0 .*{reason}"):
+        net.put("m", 1, "x")
+
+
+def test_an_acknowledgement_with_refusals_that_are_not_there_is_refused() -> None:
+    """Safety rule 6: one that announces a refusal and ends before it acknowledges nothing."""
+    net = two()
+    reply = net.put("m", 1, "x")
+    frame(net)
+    outbox = net["a"].plane.outgoing.outboxes[MemberId("b")]
+    head = (outbox.incarnation, outbox.stream, outbox.sequence, 0, 1)
+    with pytest.raises(ProtocolError, match="length"):
+        net["a"].plane.apply_acks(MemberId("b"), ACKS.pack(*head))
+    assert reply.remaining == 1 and outbox.in_flight == 1
+
+
+@pytest.mark.parametrize(("incarnation", "stream"), [(0, 1), (1, 0), (1, 1)])
+def test_an_acknowledgement_of_another_stream_is_ignored(incarnation: int, stream: int) -> None:
+    """Decision 4: what a process of before, or a stream of before, was sent says nothing of ours.
+    Method: the head of the right acknowledgement with another incarnation, stream, or both.
+    """
+    net = two()
+    reply = net.put("m", 1, "x")
+    frame(net)
+    outbox = net["a"].plane.outgoing.outboxes[MemberId("b")]
+    head = (outbox.incarnation + incarnation, outbox.stream + stream, outbox.sequence)
+    net["a"].plane.apply_acks(MemberId("b"), ACKS.pack(*head, 0, 0))
+    net["a"].plane.apply_acks(MemberId("b"), ACKS.pack(*head, 0, 1) + REFUSAL.pack(1, 0, 1))
+    assert reply.remaining == 1 and not reply.failed and outbox.in_flight == 1

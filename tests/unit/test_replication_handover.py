@@ -241,3 +241,19 @@ def test_a_move_that_fails_changes_nothing() -> None:
     net.pump()
     assert reply.remaining == 0 and not reply.failed and reply.released == 0
     assert not net["a"].plane.roles._copied
+
+
+def test_a_refusal_that_no_row_explains_yet_waits_for_its_row() -> None:
+    """Until we know how we lost the partition nobody's word decides a write of ours: the backup
+    may be in step with a primary that never had it. Method: an answer before the row.
+    """
+    net, reply = late_write()
+    copy_to_c(net)
+    decide(net, "cb", "bd")
+    net.mend("a", "b")
+    net.pump()
+    early = StandingAnswered(
+        PartitionId(0), net["a"].plane.partitions[0].primary_since, Standing.IN_STEP
+    )
+    net["a"].plane.on_message(net["b"].id, early)
+    assert reply.remaining == 1 and not reply.failed and not net["a"].plane.outgoing.completed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.replication_net import SECOND, SETTINGS, Net, key
+from tests.unit.replication_net import SECOND, SETTINGS, Net, key, map_of
 
 from whimbrel.core.effects import Send
 from whimbrel.core.ids import MemberId, PartitionId
@@ -116,3 +116,33 @@ def test_no_more_is_asked_for_at_once_than_syncs_are_allowed() -> None:
     scene.restart("a", here="abc")
     scene.net.advance(SECOND)
     assert len(scene.said(RefillRequested)) == 2
+
+
+def test_a_repeated_request_is_given_one_copy() -> None:
+    """Goal: whoever asks twice by one number is given once (AE-16): a second copy would begin with
+    the same number of a message, and be taken for the first.
+    """
+    scene = Scene()
+    net = scene.net
+    request = RefillRequested(7, PartitionId(0), ROW_VERSION)
+    for _ in range(2):
+        net["b"].plane.on_message(MemberId("a"), request)
+    assert len(net["b"].plane.recovery.exchange.given) == 1
+    net.pump()
+    assert len(scene.said(TransferSent)) == 1
+
+
+def test_a_returned_primary_has_what_it_was_given_and_nothing_else() -> None:
+    """AE-11: what came before it had its data is in nobody's count. Method: a fragment that its
+    giver does not have.
+    """
+    scene = Scene()
+    scene.net.drop = lambda sender, target, what: isinstance(what, RefillRequested)
+    scene.restart("a", here="abc")
+    plane = scene.net["a"].plane
+    stray = plane.holdings.make(PartitionId(0), map_of("stray"))
+    plane.holdings.hold(plane.partitions[0], stray)
+    scene.net.drop = None
+    scene.net.advance(20 * SECOND)
+    assert scene.lost == [(0, 0)]
+    assert list(plane.partitions[0].fragments) == [map_of("b2")]

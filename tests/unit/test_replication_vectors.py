@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.ids import Namespace, PartitionId
 from whimbrel.core.messages import Vector
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.vectors import (
@@ -17,7 +17,6 @@ from whimbrel.core.replication.vectors import (
     make_lineage,
     promoted_from,
     slot_of,
-    take_over_lineage,
 )
 from whimbrel.structures.map.store import MapStore
 
@@ -62,7 +61,11 @@ def test_a_promoted_replica_fills_the_slots_of_the_lost() -> None:
 
 def test_a_lineage_names_version_and_counter() -> None:
     """AE-11: the version at take-over is in the upper half, and the name makes it differ."""
-    one = take_over_lineage(7, MemberId("one"))
+    one = make_lineage(7, "one")
     assert lineage_version(one) == 7
-    assert one != take_over_lineage(7, MemberId("two"))
-    assert one == make_lineage(7, "one")
+    assert one != make_lineage(7, "two")
+
+
+def test_a_vector_that_says_nothing_of_its_start_began_at_zero() -> None:
+    """AE-11: a primary that took over from nobody started with no operation in any slot."""
+    assert Vector(7, START) == Vector(7, START, 0, ZERO)

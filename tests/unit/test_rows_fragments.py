@@ -31,7 +31,14 @@ from whimbrel.core.messages import (
     Vector,
 )
 from whimbrel.core.model import MigrationInfo, MigrationKind
-from whimbrel.core.replication.transfer import MESSAGE_ENTRIES_MAX, PART_ENTRIES, FragmentExport
+from whimbrel.core.replication import walk
+from whimbrel.core.replication.fragments import Fragment
+from whimbrel.core.replication.transfer import (
+    MESSAGE_ENTRIES_MAX,
+    PART_BYTES,
+    PART_ENTRIES,
+    FragmentExport,
+)
 from whimbrel.structures.map.store import CHUNK_ENTRIES_MAX
 from whimbrel.wire.links import decode_message, encode_message
 
@@ -367,3 +374,65 @@ def test_one_plan_for_a_trigger() -> None:
         one for one in net.master.room.reporter.finished if one["reason"] == "a member joined"
     ][-1:]
     assert process["planned"] == process["completed"] == len(net.kinds())
+
+
+def with_values(maps: int) -> tuple[Net, list[Fragment]]:
+    """Maps of one entry each, all of the same size."""
+    net = Net("ab")
+    net.set_row(0, "ab", 5)
+    for number in range(maps):
+        net.put(f"map{number:03}", 0, "x" * 300)
+    return net, list(net["a"].plane.partitions[0].fragments.values())
+
+
+def test_a_message_ends_with_the_part_that_reaches_its_bytes() -> None:
+    """GCM-42: each part counts with its data and what it costs beside them, to the byte; a part
+    without data, of what is only compared, with that alone.
+    """
+    _, fragments = with_values(6)
+    ((part, *_), _) = FragmentExport(fragments[:1]).next_parts(1)
+    size = len(part.data) + PART_BYTES
+    for bytes_max, together in ((2 * size, 2), (2 * size + 1, 3), (1, 1), (size, 1)):
+        export = FragmentExport(fragments)
+        parts, last = export.next_parts(bytes_max)
+        assert (len(parts), last) == (together, False)
+    export = FragmentExport([], fragments)
+    assert len(export.next_parts(4 * PART_BYTES)[0]) == 4
+    parts, last = export.next_parts(4 * PART_BYTES)
+    assert (len(parts), last) == (2, True)
+
+
+def test_a_message_has_one_piece_of_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GCM-37: pieces of a large namespace are in messages of their own, however small each is, and
+    the next namespace begins behind its last one.
+    """
+    monkeypatch.setattr(walk, "KEYS_TAKEN", 7)
+    net = Net("ab")
+    net.set_row(0, "ab", 5)
+    for number in range(20):
+        net.put("large", number, "x")
+    net.put("small", 0, "x")
+    export = FragmentExport(list(net["a"].plane.partitions[0].fragments.values()))
+    messages, last = [], False
+    while not last:
+        parts, last = export.next_parts(1_000_000)
+        messages.append([part.namespace for part in parts])
+    assert len(messages) == 3
+    assert messages == [["map/large"], ["map/large"], ["map/large", "map/small"]]
+
+
+def test_backups_under_way_are_waited_for_so_many_times() -> None:
+    """AE-03: what is compared comes when all backup operations have been acknowledged; where that
+    does not happen it is not waited for without end.
+    """
+    net, fragments = with_values(1)
+    net.cut("a", "b")
+    net["a"].carry_out()
+    (outbox,) = net["a"].plane.outgoing.outboxes.values()
+    export = FragmentExport([], fragments, [(outbox, outbox.sequence)], polls_max=3)
+    answers = [export.next_parts(1_000) for _ in range(4)]
+    assert [(len(parts), last) for parts, last in answers] == 3 * [(0, False)] + [(1, True)]
+    acknowledged = FragmentExport([], fragments, [(outbox, outbox.sequence)], polls_max=3)
+    assert acknowledged.next_parts(1_000) == ((), False)
+    outbox.acknowledge(outbox.sequence, [])
+    assert len(acknowledged.next_parts(1_000)[0]) == 1

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from tests.unit.migration_net import SETTINGS, Net, wish
+from tests.unit.migration_net import SETTINGS, Net, manager_of, wish
 from tests.unit.replication_net import SETTINGS as DATA_SETTINGS
 from tests.unit.replication_net import Net as DataNet
 from tests.unit.replication_net import make_row, migration
 
+from whimbrel.core.events import Endpoint
 from whimbrel.core.ids import MemberId, PartitionId, Row, split_namespace
 from whimbrel.core.messages import (
     MigrationCommitAnswered,
@@ -20,8 +21,10 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.migration.repair import promotion_step
+from whimbrel.core.migration.state_manager import ActiveMigration, step_fits
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.partition.planner import plan_row
+from whimbrel.core.partition.table import PartitionTable
 from whimbrel.structures.map.settings import MapSettings
 
 SETTINGS_1 = msgspec.structs.replace(SETTINGS, partition_count=1)
@@ -254,3 +257,65 @@ def test_the_master_changes_nothing_while_it_prepares_a_commit(
     net.settle()
     net.check()
     assert not master.completed_migrations()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "row", "fits"),
+    [
+        ("a-c", "dac", "a-c", True),
+        ("a-c", "dac", "abc", False),
+        ("a-c", "dac", "b-c", False),
+        ("a-c", "ac", "a-c", True),
+        ("a-c", "ac", "abc", False),
+        ("a-c", "ac", "a-d", False),
+        ("ab", "cb", "ab", True),
+        ("ab", "cb", "db", False),
+        ("a", "ac", "ab", False),
+        ("a", "ac", "b", True),
+        ("a-c", "ca", "a-c", True),
+        ("a-c", "ca", "abc", False),
+        ("a-c", "ca", "ac", False),
+        ("abce", "abc", "abce", True),
+        ("abce", "abc", "abc", False),
+    ],
+)
+def test_a_step_fits_the_rows_that_hold_what_it_says(
+    before: str, after: str, row: str, fits: bool
+) -> None:
+    """PIM-10: each endpoint stands where the step takes it from, and nobody is pushed out of where
+    it puts them. Method: a step of each kind against its own row and against others.
+    """
+    step = plan_row(make_row(before), make_row(after))[0]
+    assert step_fits(step, make_row(row)) is fits
+
+
+@pytest.mark.parametrize(
+    ("planned", "row", "committed", "moments"),
+    [
+        ("ac", "ac", True, "BEFORE COMMIT"),
+        ("ac", "a", False, "BEFORE ROLLBACK"),
+        ("c", "c", True, "BEFORE COMMIT"),
+        ("c", "c", False, "BEFORE COMMIT"),
+        ("c", "a", False, "BEFORE ROLLBACK"),
+        ("c", "ca", False, "BEFORE ROLLBACK BEFORE COMMIT"),
+    ],
+)
+def test_a_source_hears_how_its_migration_ended(
+    planned: str, row: str, committed: bool, moments: str
+) -> None:
+    """ADL-72: the primary of a copy, whose index stays, hears of its verdict; one that is displaced
+    sees the commit in a row that gives it the index it was to have, and the end in any other.
+    """
+    node = Net(SETTINGS_1).add_alone("a")
+    table = PartitionTable(1)
+    manager = manager_of(node.ctx, node.host, table)
+    pid = PartitionId(0)
+    manager.change(pid, make_row("a"), 1)
+    heard: list[str] = []
+    manager.hook = lambda moment, _event: heard.append(moment.value)
+    (step,) = plan_row(make_row("a"), make_row(planned))
+    info = MigrationInfo("m1", pid, step, MemberId("m"), 1)
+    manager.begin(ActiveMigration(info, Endpoint.SOURCE))
+    manager.change(pid, make_row(row), 9, "m1" if committed else "")
+    assert " ".join(heard) == moments
+    assert not node.host.flags and not manager.active

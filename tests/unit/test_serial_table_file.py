@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.rows import row_from
-
-from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.migration.serial.table_file import (
+from tests.unit.serial_table_file import (
     LegacyPartitionTableReader,
     LegacyPartitionTableWriter,
     LegacyTable,
 )
+
+from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.model import RowState
 from whimbrel.errors import SerializationError
 

@@ -22,6 +22,7 @@ from whimbrel.core.stimuli import (
 from whimbrel.serialization.data import to_data
 from whimbrel.serving import parking as parking_module
 from whimbrel.serving import server as server_module
+from whimbrel.serving import session as session_module
 from whimbrel.serving.calls import AGE_STEP_US, CALL_TIMEOUT_US
 
 COUNT = 7
@@ -589,7 +590,8 @@ def test_a_full_lot_refuses_at_once(trio: Pump, monkeypatch: pytest.MonkeyPatch)
 
 def test_one_connection_cannot_take_all_room(trio: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: requests of one connection that wait are bounded; others go on."""
-    monkeypatch.setattr(server_module, "IN_FLIGHT_MAX", 5)
+    for module in (server_module, session_module):
+        monkeypatch.setattr(module, "IN_FLIGHT_MAX", 5)
     home = owner(trio, 3)
     client = trio.client(home)
     home.engine.member.dataplane.partitions[3].set_migrating(True)

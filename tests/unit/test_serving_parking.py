@@ -14,7 +14,7 @@ from whimbrel.wire.frames import parse_message
 
 def request(partition: int, correlation: int = 1) -> Request:
     data = encode_request("Map.size", correlation, partition, name="m")
-    return Request(Origin(), parse_message(data), data)
+    return Request.of(Origin(), parse_message(data))
 
 
 def test_requests_come_out_in_order_by_partition() -> None:

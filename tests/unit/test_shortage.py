@@ -302,3 +302,22 @@ def test_a_dirty_backup_is_there() -> None:
     net.set_row(0, "a", 3)
     with pytest.raises(RetryableError, match="min_in_sync asks for 1"):
         net.put("kept", 3, "z")
+
+
+def test_writes_are_asked_for_while_a_backup_is_lacking_and_no_longer() -> None:
+    """Goal: the hot path asks from the very row that takes a backup away, until the row that
+    brings it back; a structure that asks for nothing is never refused.
+    """
+    net = Net("ab", CoreSettings(partition_count=4, structures=MAPS[:3]))
+    outgoing = net["a"].plane.outgoing
+    net.set_row(0, "ab", 2)
+    assert outgoing.must_ask == 0
+    net.put("kept", 1, "x")
+    net.set_row(0, "a", 3)
+    assert outgoing.must_ask == 1
+    with pytest.raises(RetryableError, match="min_in_sync asks for 1"):
+        net.put("kept", 2, "y")
+    assert net.put("b0", 2, "y").remaining == 0
+    net.set_row(0, "ab", 4)
+    assert outgoing.must_ask == 0
+    assert net.put("kept", 2, "y").remaining == 1

@@ -121,6 +121,9 @@ class Samples:
     def _entries_data_data(self) -> list[Any]:
         return self._many("data", "data")
 
+    def _entries_data_list_data(self) -> list[Any]:
+        return self._many("data", "list_data")
+
     def _entries_string_string(self) -> list[Any]:
         return self._many("string", "string")
 
@@ -151,9 +154,12 @@ def client_value(kind: str, value: Any) -> Any:
         return [client_value("data", item) for item in value]
     if kind.startswith(_LIST):
         return [client_value(kind.removeprefix(_LIST), item) for item in value]
-    if kind in ("entries_data_data", "partition_table", "pairs_int_uuid"):
+    if kind in (
+        "entries_data_data", "entries_data_list_data", "partition_table", "pairs_int_uuid"
+    ):  # fmt: skip
         types = {
             "entries_data_data": ("data", "data"),
+            "entries_data_list_data": ("data", "list_data"),
             "partition_table": ("uuid", "ints"),
             "pairs_int_uuid": ("int", "uuid"),
         }[kind]
@@ -233,10 +239,9 @@ def plain(value: Any) -> Any:
 
 def client_codec(shape: MessageShape) -> ModuleType | None:
     """The official client's codec module of a message; None when it has none."""
-    service, _, method = shape.name.partition(".")
-    snake = re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower()
+    snake = re.sub(r"(?<![.^])(?=[A-Z])", "_", f".{shape.name}")[1:].replace(".", "_").lower()
     try:
-        return importlib.import_module(f"hazelcast.protocol.codec.{service.lower()}_{snake}_codec")
+        return importlib.import_module(f"hazelcast.protocol.codec.{snake}_codec")
     except ModuleNotFoundError:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, NewType
 
 import msgspec
@@ -25,6 +26,8 @@ NO_INDEX = ReplicaIndex(-1)
 REPLICA_SLOTS = 7
 """Slots of a row: one primary and up to six backups (ADL-01)."""
 BACKUP_COUNT_MAX = REPLICA_SLOTS - 1
+LOST_ALL = BACKUP_COUNT_MAX
+"""The lost backup count that means: no replica of the partition is left (ADL-05, FN-7)."""
 
 Row = tuple[MemberId | None, ...]
 """The replicas of one partition, REPLICA_SLOTS long, hottest first; None is a hole."""
@@ -68,3 +71,11 @@ def index_in(row: Row, member: MemberId) -> ReplicaIndex:
         if holder == member:
             return ReplicaIndex(index)
     return NO_INDEX
+
+
+def hottest_index(row: Row, is_here: Callable[[MemberId], bool] = lambda _member: True) -> int:
+    """The index of the hottest replica whose member is here; REPLICA_SLOTS when there is none."""
+    for index, member in enumerate(row):
+        if member is not None and is_here(member):
+            return index
+    return REPLICA_SLOTS

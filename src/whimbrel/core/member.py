@@ -14,7 +14,7 @@ from whimbrel.core import messages as m
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, Expelled, Joined, TableChanged
-from whimbrel.core.ids import REPLICA_SLOTS, MemberId, PartitionId, namespace_of
+from whimbrel.core.ids import REPLICA_SLOTS, MemberId, PartitionId, hottest_index, namespace_of
 from whimbrel.core.kinds import StructureKind, StructureService
 from whimbrel.core.membership.service import Membership
 from whimbrel.core.merging.leftovers import SplitData, leftovers_of, split_by_copies
@@ -22,10 +22,10 @@ from whimbrel.core.merging.service import Merging
 from whimbrel.core.messages import Message, RegistryEntry
 from whimbrel.core.migration.service import Migrations
 from whimbrel.core.model import ClusterState, LostStructure, MemberInfo, MemberList
-from whimbrel.core.registry import Registry, backups_of, is_structure
+from whimbrel.core.registry import Registry, RegistryHook, backups_of, is_structure
 from whimbrel.core.replication.census import EntryCounts
 from whimbrel.core.replication.dataplane import DataPlane
-from whimbrel.core.replication.discarding import discarded_with, hottest_of
+from whimbrel.core.replication.discarding import discarded_with
 from whimbrel.core.safety import Safety
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
@@ -40,23 +40,8 @@ from whimbrel.core.stimuli import (
     TimerFired,
 )
 
-MIGRATION_MESSAGES: tuple[type[Message], ...] = (
-    m.TablePublished, m.PublicationAnswered, m.StampPublished, m.TableRequested,
-    m.StateRequested, m.StateAnswered, m.MigrationRequested, m.MigrationDataAnswered,
-    m.MigrationCommitRequested, m.MigrationCommitAnswered, m.PromotionRequested,
-    m.PromotionAnswered, m.MigrationOpened,
-    m.LegacyTablePublished, m.LegacyTableAnswered, m.LegacyVersionPublished,
-    m.LegacyTableRequested, m.LossesTold, m.LossesNoted,
-)  # fmt: skip
-REPLICATION_MESSAGES: tuple[type[Message], ...] = (
-    m.VersionsTold, m.SyncRequested, m.SyncRefused, m.RefillRequested, m.RefillRefused,
-    m.StandingRequested, m.StandingAnswered,
-)  # fmt: skip
-REGISTRY_MESSAGES: tuple[type[Message], ...] = (m.RegistryTold, m.RegistryAnswered)
-MERGING_MESSAGES: tuple[type[Message], ...] = (m.MergeRequested, m.MergeAnswered)
 OF_SEEKERS = (m.ProbeRequested, m.ProbeAnswered, m.JoinRequested)
 """Messages that name the process that sends them, because it may not be on any list yet."""
-QUESTION_MESSAGES: tuple[type[Message], ...] = (m.QuestionAsked, m.QuestionAnswered)
 
 S = TypeVar("S", bound=StructureService)
 
@@ -80,10 +65,10 @@ class Member:
             started_us: Monotonic time of the start; part of the names we make.
         """
         self.ctx = Context(me, settings, started_us)
-        self.membership = Membership(self.ctx)
         self.dataplane = DataPlane(self.ctx)
         self.entry_counts = EntryCounts(self.ctx, self.dataplane.partitions)
         self.migrations = Migrations(self.ctx, self.dataplane.roles)
+        self.membership = Membership(self.ctx, self.migrations)
         self.registry = Registry(self.ctx)
         self.kinds = {kind.name: kind for kind in kinds}
         self.services: dict[str, StructureService] = {
@@ -103,17 +88,15 @@ class Member:
         self.is_expelled = False
         self.strangers_total = 0
         """Messages dropped because their sender is not on our list."""
-        self.on_question: Callable[[MemberId, Message], None] | None = None
+        self.on_question: Callable[[MemberId, Message], None] = lambda _sender, _message: None
         """Takes QuestionAsked and QuestionAnswered; set by the layer that knows documents."""
-        self.on_view_changed: Callable[[MemberList, MemberList], None] | None = None
-        self.on_state_changed: Callable[[ClusterState, ClusterState], None] | None = None
+        self.on_view_changed: Callable[[MemberList, MemberList], None] = lambda *_: None
+        self.on_state_changed: Callable[[ClusterState, ClusterState], None] = lambda *_: None
         """Told of the old and the new cluster state once the list with it is installed here."""
-        self.on_link_lost: Callable[[MemberId], None] | None = None
+        self.on_link_lost: Callable[[MemberId], None] = lambda _member: None
         """Told that a link is down or could not be made; maybe again and again."""
-        self.on_link_restored: Callable[[MemberId], None] | None = None
-        self.on_registry_changed: Callable[[RegistryEntry, RegistryEntry | None], None] | None = (
-            None
-        )
+        self.on_link_restored: Callable[[MemberId], None] = lambda _member: None
+        self.on_registry_changed: RegistryHook = lambda _entry, _before: None
         self._depth = 0
         self._said: dict[PartitionId, None] = {}
         """While all data members leave: partitions of which one said what goes and has left."""
@@ -185,12 +168,12 @@ class Member:
             case TimerFired():
                 self._on_timer(stimulus.key, stimulus.generation)
             case LinkLost():
-                self._tell_link_lost(stimulus.member)
+                self.on_link_lost(stimulus.member)
                 self.dataplane.link_lost(stimulus.member)
             case LinkRestored():
                 self._on_link_restored(stimulus.member)
             case LinkFailed():
-                self._tell_link_lost(stimulus.member)
+                self.on_link_lost(stimulus.member)
                 self.membership.on_link_failed(stimulus.member)
             case AddressUnreachable():
                 self.membership.on_address_unreachable(stimulus.address)
@@ -205,19 +188,15 @@ class Member:
     # -- routing --------------------------------------------------------------------------
 
     def _make_routes(self) -> dict[type[Message], Callable[[MemberId, Any], object]]:
-        routes: dict[type[Message], Callable[[MemberId, Any], object]] = {}
-        rooms: tuple[tuple[tuple[type[Message], ...], Callable[[MemberId, Message], object]], ...]
-        rooms = (
-            (MIGRATION_MESSAGES, self.migrations.on_message),
-            (REPLICATION_MESSAGES, self.dataplane.on_message),
-            (REGISTRY_MESSAGES, self.registry.on_message),
-            (MERGING_MESSAGES, self.merging.on_message),
-            (QUESTION_MESSAGES, self._on_question),
+        rooms: tuple[tuple[type[Message], Callable[[MemberId, Any], object]], ...] = (
+            (m.MigrationMessage, self.migrations.on_message),
+            (m.TransferMessage, self._on_transfer),
+            (m.ReplicationMessage, self.dataplane.on_message),
+            (m.RegistryMessage, self.registry.on_message),
+            (m.MergingMessage, self.merging.on_message),
+            (m.QuestionMessage, lambda sender, message: self.on_question(sender, message)),
         )
-        for kinds, take in rooms:
-            routes.update(dict.fromkeys(kinds, take))
-        routes[m.TransferSent] = routes[m.TransferAnswered] = self._on_transfer
-        return routes
+        return {kind: take for room, take in rooms for kind in room.__subclasses__()}
 
     def _on_transfer(self, sender: MemberId, message: m.TransferSent | m.TransferAnswered) -> None:
         """Copies for migrations are the migration room's, all others replication's."""
@@ -258,18 +237,10 @@ class Member:
         listed = self.ctx.members.get(received.sender)
         return listed is not None and started_us < listed.started_us
 
-    def _on_question(self, sender: MemberId, message: Message) -> None:
-        if self.on_question is not None:
-            self.on_question(sender, message)
-
     def _on_timer(self, key: str, generation: int) -> None:
         if self.ctx.take_timer(key, generation):
             self._timers[key.partition(".")[0]](key)
             self.ctx.timer_done()
-
-    def _tell_link_lost(self, member: MemberId) -> None:
-        if self.on_link_lost is not None:
-            self.on_link_lost(member)
 
     def _on_link_restored(self, member: MemberId) -> None:
         ctx, cause = self.ctx, self.ctx.cause
@@ -278,8 +249,7 @@ class Member:
         self.migrations.link_restored(member)
         ctx.resume(cause)
         self.dataplane.link_restored(member)
-        if self.on_link_restored is not None:
-            self.on_link_restored(member)
+        self.on_link_restored(member)
 
     # -- callbacks of the rooms -----------------------------------------------------------
 
@@ -290,10 +260,9 @@ class Member:
         membership.on_leave_requested = migrations.leave_requested
         membership.on_joined = self._joined
         membership.on_expelled = self._expelled
-        migrations.on_rows_changed = self._rows_changed
+        migrations.on_rows_changed = lambda pids: self.ctx.emit(TableChanged(tuple(pids)))
         migrations.is_grid_empty = self.registry.is_empty
         migrations.on_may_leave = membership.allow_leave
-        membership.states.table = migrations
         migrations.losses.structures_lost = self._structures_lost
         membership.discarded = self.discarded
         membership.on_end_told = self._end_told
@@ -310,9 +279,8 @@ class Member:
         self.migrations.view_changed(old, new)
         ctx.resume(cause)
         self.safety.look_at_places()
-        if self.on_view_changed is not None:
-            self.on_view_changed(old, new)
-        if old.version and old.state is not new.state and self.on_state_changed is not None:
+        self.on_view_changed(old, new)
+        if old.version and old.state is not new.state:
             self.on_state_changed(old.state, new.state)
 
     def _became_master(self) -> None:
@@ -334,7 +302,7 @@ class Member:
     def _keep_for_merge(self) -> None:
         """Leave to the next incarnation what it has to merge into the cluster that goes on."""
         unfinished = self.merging.hand_over()
-        held = leftovers_of(self.ctx.id, self.dataplane.partitions, self.ctx.members.ids())
+        held = leftovers_of(self.dataplane.partitions, self.ctx.is_member)
         if not self.membership.is_split:
             # The cluster removed us. What it has a copy of it has newer by now; the rest it lost.
             moving = {one.partition_id for one in self.migrations.active_migrations()}
@@ -344,10 +312,6 @@ class Member:
                 self.ctx.note("expelled.dropped", "warning", entries=count)
         if held or unfinished:
             self.split_data = SplitData((*held, *unfinished), self.registry.alive())
-
-    def take_over(self, data: SplitData) -> None:
-        """Merge, once joined, what the incarnation before this one held; called before Started."""
-        self.merging.take_over(data)
 
     def _want_leave(self) -> None:
         """Leave; what is still to be merged goes into the cluster first."""
@@ -365,12 +329,9 @@ class Member:
     def _end_told(self, member: MemberId) -> None:
         """One that leaves with all of us has said what it was the hottest holder of."""
         for partition in self.dataplane.partitions:
-            hottest = hottest_of(partition, self.ctx.is_member)
+            hottest = hottest_index(partition.row, self.ctx.is_member)
             if hottest < REPLICA_SLOTS and partition.row[hottest] == member:
                 self._said[partition.pid] = None
-
-    def _rows_changed(self, partitions: Sequence[PartitionId]) -> None:
-        self.ctx.emit(TableChanged(tuple(partitions)))
 
     def _structures_lost(self, pid: PartitionId, fewest: int, most: int) -> list[LostStructure]:
         """The structures with so many backups, and how many entries of them a partition had."""
@@ -389,13 +350,9 @@ class Member:
                 self.dataplane.holdings.destroy(namespace, entry.destroyed)
                 if entry.kind in self.services:
                     self.services[entry.kind].destroyed(namespace)
-            self._depth_is_stale()
-        if self.on_registry_changed is not None:
-            self.on_registry_changed(entry, before)
-
-    def _depth_is_stale(self) -> None:
-        self.is_depth_stale = True
-        self._depth_cause = self.ctx.cause
+            self.is_depth_stale = True
+            self._depth_cause = self.ctx.cause
+        self.on_registry_changed(entry, before)
 
     def _update_depth(self) -> None:
         """Tell the migration room how deep rows must be; it acts when it is the master."""

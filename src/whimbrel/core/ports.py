@@ -15,7 +15,6 @@ class Export(Protocol):
 
     def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
         """The next parts, about ``bytes_max`` bytes in all, and whether they are the last."""
-        ...
 
 
 class FragmentHost(Protocol):
@@ -29,31 +28,24 @@ class FragmentHost(Protocol):
 
     def copy_bytes(self, migration: MigrationInfo) -> int:
         """About how many bytes the destination lacks for its new index."""
-        ...
 
     def begin_source(self, migration: MigrationInfo) -> None:
         """Set the migrating flag: writes to the partition wait from now on (GCM-31)."""
-        ...
 
     def end_source(self, partition_id: PartitionId) -> None:
         """Take the migrating flag off; must be safe to call twice."""
-        ...
 
     def open_export(self, migration: MigrationInfo) -> Export:
         """What the destination lacks for its new index (GCM-33, ADL-42)."""
-        ...
 
     def begin_destination(self, migration: MigrationInfo) -> None:
         """Get ready to ingest; namespaces being ingested ignore backup operations."""
-        ...
 
     def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
         """Take in parts, in order. Raises SerializationError when they are damaged."""
-        ...
 
     def rollback_destination(self, migration: MigrationInfo) -> None:
         """Drop what was ingested beyond the current index's needs (ADL-43, ADL-74)."""
-        ...
 
     def row_changed(self, partition_id: PartitionId, before: Row, after: Row, version: int) -> None:
         """Our table's row changed for good: take the new role.
@@ -62,8 +54,6 @@ class FragmentHost(Protocol):
         not in the row (ADL-73); becomes primary (new lineage) or stops being it; adapts vectors
         (FN-9); releases acknowledgements expected from former backups.
         """
-        ...
 
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         """Partitions in whose rows we stand, back in our seats, without their data (GCM-09)."""
-        ...

@@ -12,6 +12,7 @@ nobody can know how far the dead one came.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -39,38 +40,31 @@ RETRY_TIMER = "registry.retry"
 Fact = tuple[str, str, bool, bytes]
 """(kind, key, whether it is true or destroyed, value)"""
 
+RegistryHook = Callable[[RegistryEntry, RegistryEntry | None], None]
+"""Called after an entry changed here, with the entry it replaced."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_backups = msgspec.msgpack.Decoder(tuple[int, int]).decode
 
 
+@dataclass(slots=True, eq=False)
 class _Batch:
     """Announcements that were asked for together, and the token that waits for all of them."""
 
-    __slots__ = ("remaining", "token")
-
-    def __init__(self, token: object | None) -> None:
-        self.token = token
-        self.remaining = 0
+    token: object | None
+    remaining: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class _Announcement:
     """Entries on their way and the members that have not answered."""
 
-    __slots__ = ("batch", "cause", "entries", "is_overtaken", "waiting")
-
-    def __init__(
-        self,
-        entries: tuple[RegistryEntry, ...],
-        waiting: dict[MemberId, None],
-        batch: _Batch,
-        cause: str,
-    ) -> None:
-        self.cause = cause
-        self.entries = entries
-        self.waiting = waiting
-        self.batch = batch
-        self.is_overtaken = False
-        """Whether somebody knew of a later destruction before it heard of one of these."""
+    entries: tuple[RegistryEntry, ...]
+    waiting: dict[MemberId, None]
+    batch: _Batch
+    cause: str
+    is_overtaken: bool = False
+    """Whether somebody knew of a later destruction before it heard of one of these."""
 
 
 def backups_value(backup_count: int, async_backup_count: int) -> bytes:
@@ -98,8 +92,7 @@ class Registry:
         self._announcements: dict[int, _Announcement] = {}
         self.completed: list[object] = []
         """Tokens of announcements that every member has; drained by the serving layer."""
-        self.on_changed: Callable[[RegistryEntry, RegistryEntry | None], None] | None = None
-        """Called after an entry changed here, with the entry it replaced."""
+        self.on_changed: RegistryHook = lambda _entry, _before: None
 
     # -- looking --------------------------------------------------------------------------
 
@@ -255,8 +248,7 @@ class Registry:
             elif not is_later:
                 entry = _destroyed_as(entry, before)
         self._entries[key] = entry
-        if self.on_changed is not None:
-            self.on_changed(entry, before)
+        self.on_changed(entry, before)
         return True
 
     # -- events ---------------------------------------------------------------------------

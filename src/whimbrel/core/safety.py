@@ -211,7 +211,7 @@ class Safety:
         table, mine = self._migrations.table, self._ctx.id
         if not self._membership.is_joined:
             return JOINING
-        if self._membership.leaving():
+        if self._membership.leave.is_wanted:
             return LEAVING
         if self._ctx.me.lite:
             return ""

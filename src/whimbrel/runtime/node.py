@@ -483,7 +483,7 @@ class Node:
         # Whoever was promoted or demoted comes back as what it was.
         self._new_engine(member.ctx.me.lite)
         if data is not None:
-            self.engine.member.take_over(data)
+            self.engine.member.merging.take_over(data)
         self.stimulate(Started(self._join_addresses(), output.addresses, cause=output.cause))
 
     def _stopped(self, output: Stopped) -> None:

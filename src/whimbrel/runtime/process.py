@@ -15,11 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from msgspec.structs import asdict
+
 from whimbrel.config import Config
 from whimbrel.core.effects import Note, Stopped
 from whimbrel.runtime.logs import adopt_library_logs, make_logger
 from whimbrel.runtime.node import EXIT_CRASHED, AdminStarter, Node
-from whimbrel.serving.losses import structure_of
 
 GC_THRESHOLDS = (50_000, 20, 100)
 """Records are bytes, which the collector never looks at; the default thresholds would walk
@@ -99,7 +100,7 @@ async def _run(config: Config, admin: AdminStarter | None, on_ready: Callable[[N
             if node.crash_report:
                 _write_report(node)
                 return EXIT_CRASHED
-            gone = [structure_of(one) for one in stopped.discarded]
+            gone = [asdict(one) for one in stopped.discarded]
             if gone:
                 _print_line(node, {"event": "discarded", "structures": gone})
             return stopped.exit_status

@@ -1,7 +1,13 @@
 """Whether an operation may run now: one check before every operation that may be refused.
 
-Who may refuse says so when a member list is installed (``passive``, ``protection``), and the
-operations concerned are marked as guarded. As long as none is, nothing is looked at.
+What refuses is known when a member list is installed: the cluster state, and split-brain
+protection (``protection``). The operations concerned are marked as guarded; as long as none is,
+nothing is looked at.
+
+PASSIVE is for a cluster whose data must stand still (GCM-07); FROZEN allows what ACTIVE allows.
+Reads, views, listeners and what a client needs to connect and read go on; what the table of
+operations calls a write is refused at once. What members say to each other is not concerned:
+backups under way, anti-entropy, membership and shutdown go on.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from typing import Any
 from whimbrel.core.context import Context
 from whimbrel.core.kinds import StructureKind
 from whimbrel.core.model import ClusterState
-from whimbrel.serving import passive
+from whimbrel.errors import StateForbidsError
 from whimbrel.serving.operations import Operation, Operations
 from whimbrel.serving.protection import Protection
 from whimbrel.wire.frames import RawMessage
@@ -39,10 +45,9 @@ class Admission:
 
     def guard(self) -> None:
         """Mark the operations that may be refused."""
-        protection = self.protection
         for row in self._operations.rows():
-            is_refused = self.is_passive and passive.refuses(row)
-            row.is_guarded = is_refused or protection.may_refuse(row)
+            is_refused = self.is_passive and row.is_write
+            row.is_guarded = is_refused or self.protection.may_refuse(row)
 
     def admit(self, operation: Operation[Any], message: RawMessage) -> None:
         """Let a request pass, or refuse it before it has any effect.
@@ -58,7 +63,9 @@ class Admission:
 
     def admit_named(self, operation: Operation[Any], name: bytes) -> None:
         """As ``admit``, for the structure of this name."""
-        if self.is_passive and passive.refuses(operation):
-            raise passive.refusal(operation)
+        if self.is_passive and operation.is_write:
+            raise StateForbidsError(
+                f"{operation.name} is refused: the cluster state is PASSIVE and allows reads only"
+            )
         if self.protection.may_refuse(operation):
             self.protection.admit(operation.kind, operation.effect, name)

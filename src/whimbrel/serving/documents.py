@@ -6,7 +6,7 @@ the whole cluster's (``whimbrel.admin``) asks every member and combines. Knows s
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
 
 import msgspec
 
@@ -21,7 +21,7 @@ from whimbrel.errors import UsageError
 from whimbrel.serving import losses
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
 from whimbrel.serving.protection import Protection
-from whimbrel.serving.questions import Questions
+from whimbrel.serving.questions import Document, MemberOrder, Questions, decoded
 from whimbrel.serving.role_orders import RoleOrders
 
 NAMES_MAX = 1_000
@@ -31,15 +31,7 @@ LEAVE_ORDER_US = 10_000_000
 PROCESS_NAMES = ("active", "queued", "planned", "completed", "failed")
 """The figures of a process that ``status`` shows."""
 
-T = TypeVar("T")
-
 _encode = msgspec.json.Encoder().encode
-
-
-class LeaveOrder(msgspec.Struct, frozen=True):
-    """Names the member that shall leave, so that an order never reaches a successor (P12)."""
-
-    member: str
 
 
 class StateWish(msgspec.Struct, frozen=True):
@@ -77,10 +69,10 @@ class Documents:
     def __init__(self, member: Member, protection: Protection, questions: Questions) -> None:
         self._member = member
         self._protection = protection
-        self.roles = RoleOrders(member)
+        roles = RoleOrders(member)
         self._ordered_us: dict[MemberId, int] = {}
         """As master: when members were ordered to leave that may not have asked yet."""
-        questions.documents |= {
+        told: dict[str, Callable[[bytes], object]] = {
             "members": self.members,
             "partitions": self.partitions,
             "safety": self.safety,
@@ -99,33 +91,32 @@ class Documents:
             "compare": self.compare,
             "losses": self.losses,
             "see_losses": self.see_losses,
-            "promote": self.roles.promote,
-            "demote": self.roles.demote,
-            "role": self.roles.role,
+            "promote": roles.promote,
+            "demote": roles.demote,
+            "role": roles.role,
         }
+        questions.documents |= {name: _as_json(make) for name, make in told.items()}
 
     # -- looking --------------------------------------------------------------------------
 
-    def members(self, _: bytes = b"") -> bytes:
+    def members(self, _: bytes = b"") -> object:
         """This member's own list, oldest first."""
         members = self._member.ctx.members
-        return _encode(
-            [
-                {
-                    "uuid": info.id,
-                    "address": str(info.address),
-                    "lite": info.lite,
-                    "master": info.id == members.master,
-                    "version": info.version,
-                    "host": info.host,
-                    "zone": info.zone,
-                    "admin_port": info.admin_port,
-                }
-                for info in members.members
-            ]
-        )
+        return [
+            {
+                "uuid": info.id,
+                "address": str(info.address),
+                "lite": info.lite,
+                "master": info.id == members.master,
+                "version": info.version,
+                "host": info.host,
+                "zone": info.zone,
+                "admin_port": info.admin_port,
+            }
+            for info in members.members
+        ]
 
-    def partitions(self, _: bytes = b"") -> bytes:
+    def partitions(self, _: bytes = b"") -> object:
         """This member's own table; holes at a row's end are left out."""
         table = self._member.migrations.table
         rows = [
@@ -135,34 +126,30 @@ class Documents:
         # Text, because readers of JSON in other languages round 64-bit numbers.
         stamp = str(table.stamp)
         migrations = self._member.migrations
-        return _encode(
-            {
-                "count": table.partition_count,
-                "cluster_version": self._member.ctx.members.cluster_version,
-                "version": migrations.table_version,
-                "stamp": stamp,
-                "rows": rows,
-            }
-        )
+        return {
+            "count": table.partition_count,
+            "cluster_version": self._member.ctx.members.cluster_version,
+            "version": migrations.table_version,
+            "stamp": stamp,
+            "rows": rows,
+        }
 
-    def safety(self, arguments: bytes = b"") -> bytes:
+    def safety(self, arguments: bytes = b"") -> object:
         """Whether this member's replicas are in step, as far as it knows itself."""
         member = self._member
-        word = member.safety.member_word(_decoded(arguments, SafetyQuestion).is_settled)
-        return _encode(
-            {
-                **msgspec.structs.asdict(word),
-                "writes_short_of_backups": member.dataplane.shortage.total,
-                "has_number": member.membership.numbers.number != NO_NUMBER,
-            }
-        )
+        word = member.safety.member_word(decoded(arguments, SafetyQuestion).is_settled)
+        return {
+            **msgspec.structs.asdict(word),
+            "writes_short_of_backups": member.dataplane.shortage.total,
+            "has_number": member.membership.numbers.number != NO_NUMBER,
+        }
 
-    def readiness(self, _: bytes = b"") -> bytes:
+    def readiness(self, _: bytes = b"") -> object:
         """Whether every replica this member should hold is there and in step; why not."""
         reason = self._member.safety.unready_because()
-        return _encode({"ready": not reason, "reason": reason})
+        return {"ready": not reason, "reason": reason}
 
-    def serving(self, _: bytes = b"") -> bytes:
+    def serving(self, _: bytes = b"") -> object:
         """Whether clients may be sent to this member; why not.
 
         It answers them as long as it is on a list, whatever its copies and the cluster state are.
@@ -171,38 +158,36 @@ class Documents:
         reason = ""
         if not self._member.is_joined:
             reason = JOINING
-        elif self._member.membership.leaving():
+        elif self._member.membership.leave.is_wanted:
             reason = LEAVING
-        return _encode({"serving": not reason, "reason": reason})
+        return {"serving": not reason, "reason": reason}
 
-    def master(self, _: bytes = b"") -> bytes:
+    def master(self, _: bytes = b"") -> object:
         """What only the master knows: its migration process, and whether anything is due."""
         member = self._member
         migrations = member.migrations
         progress = migrations.progress()
-        return _encode(
-            {
-                **msgspec.structs.asdict(member.safety.master_word()),
-                "degraded": member.safety.degraded_because(),
-                "migrations": {name: progress[name] for name in PROCESS_NAMES},
-                "losses": losses.summary_of(migrations.losses.unseen()),
-                "split_brain_protection": self._protection.document(),
-                "cluster_version": member.ctx.members.cluster_version,
-            }
-        )
+        return {
+            **msgspec.structs.asdict(member.safety.master_word()),
+            "degraded": member.safety.degraded_because(),
+            "migrations": {name: progress[name] for name in PROCESS_NAMES},
+            "losses": losses.summary_of(migrations.losses.unseen()),
+            "split_brain_protection": self._protection.document(),
+            "cluster_version": member.ctx.members.cluster_version,
+        }
 
-    def cluster_state(self, _: bytes = b"") -> bytes:
+    def cluster_state(self, _: bytes = b"") -> object:
         """What this member's own list says the whole cluster agreed on."""
         members = self._member.ctx.members
-        return _encode({"state": members.state, "cluster_version": members.cluster_version})
+        return {"state": members.state, "cluster_version": members.cluster_version}
 
-    def migrations(self, _: bytes = b"") -> bytes:
+    def migrations(self, _: bytes = b"") -> object:
         """The process under way and the finished ones of this master, oldest first."""
         migrations = self._member.migrations
         current = migrations.current_process()
-        return _encode({"current": current, "history": list(migrations.reporter.finished)})
+        return {"current": current, "history": list(migrations.reporter.finished)}
 
-    def structures(self, _: bytes = b"") -> bytes:
+    def structures(self, _: bytes = b"") -> object:
         """The live structures with their synchronous and asynchronous backups, by kind and name."""
         found: list[dict[str, object]] = []
         for entry in self._member.registry.structures():
@@ -215,9 +200,9 @@ class Documents:
                     "async_backups": asynchronous,
                 }
             )
-        return _encode(found)
+        return found
 
-    def sizes(self, arguments: bytes) -> bytes:
+    def sizes(self, arguments: bytes) -> object:
         """Entries and bytes of structures in the partitions of which we are the primary.
 
         And the changes made here with too few backups (``replication.shortage``). By namespace,
@@ -226,7 +211,7 @@ class Documents:
         Raises:
             UsageError: The question is malformed or names too many structures.
         """
-        question = _decoded(arguments, SizesQuestion)
+        question = decoded(arguments, SizesQuestion)
         if len(question.namespaces) > NAMES_MAX:
             raise UsageError(f"sizes of at most {NAMES_MAX} structures may be asked at once")
         services, owned = self._member.services, self._owned()
@@ -242,62 +227,60 @@ class Documents:
             writes = short.get(namespace, 0)
             if entries or size or writes:
                 found[namespace] = (entries, size, writes)
-        return _encode(found)
+        return found
 
-    def partition_bytes(self, _: bytes = b"") -> bytes:
+    def partition_bytes(self, _: bytes = b"") -> object:
         """Bytes of keys and values of each partition of which we are the primary."""
         found: dict[str, int] = {}
         for partition in self._owned():
             size = sum(part.store.bytes_used for part in partition.fragments.values())
             if size:
                 found[str(partition.pid)] = size
-        return _encode(found)
+        return found
 
-    def losses(self, _: bytes = b"") -> bytes:
+    def losses(self, _: bytes = b"") -> object:
         """What this member's table says is lost and no operator has seen."""
         marks = self._member.migrations.losses
-        return _encode(losses.document_of(marks.name(), marks.unseen()))
+        return losses.document_of(marks.name(), marks.unseen())
 
     # -- dry runs and orders --------------------------------------------------------------
 
-    def plan(self, arguments: bytes) -> bytes:
+    def plan(self, arguments: bytes) -> object:
         """What a join, a leave or a crash would move; changes nothing (FN-17).
 
         Raises:
             UsageError: A member is unknown, or the question makes no sense.
         """
-        question = _decoded(arguments, PlanQuestion)
+        question = decoded(arguments, PlanQuestion)
         member = self._member
-        return _encode(
-            dry_run(
-                question,
-                rows=member.migrations.table.rows,
-                members=member.ctx.data_members(),
-                already_leaving=member.ctx.leaving,
-                group_kind=member.ctx.settings.member_group,
-                group_patterns=member.ctx.settings.member_group_patterns,
-                depth=member.migrations.loop.replica_depth,
-            )
+        return dry_run(
+            question,
+            rows=member.migrations.table.rows,
+            members=member.ctx.data_members(),
+            already_leaving=member.ctx.leaving,
+            group_kind=member.ctx.settings.member_group,
+            group_patterns=member.ctx.settings.member_group_patterns,
+            depth=member.migrations.loop.replica_depth,
         )
 
-    def leave(self, arguments: bytes) -> bytes:
+    def leave(self, arguments: bytes) -> object:
         """Order this very member to leave gracefully; repeating the order is harmless.
 
         Raises:
             UsageError: The order names another member.
         """
-        order = _decoded(arguments, LeaveOrder)
+        order = decoded(arguments, MemberOrder)
         if order.member != self._member.ctx.id:
             raise UsageError(f"this is not member {order.member}")
         self._member.apply(LeaveWanted(cause=self._member.ctx.cause))
-        return _encode({"leaving": True})
+        return {"leaving": True}
 
-    def may_leave(self, arguments: bytes) -> bytes:
+    def may_leave(self, arguments: bytes) -> object:
         """As master, before an order to leave: whether nobody would stay to take over the data.
 
         Of two orders at the same time the second one finds the first member leaving.
         """
-        ctx, member = self._member.ctx, MemberId(_decoded(arguments, LeaveOrder).member)
+        ctx, member = self._member.ctx, MemberId(decoded(arguments, MemberOrder).member)
         since_us = ctx.now_us - LEAVE_ORDER_US
         going = {one: us for one, us in self._ordered_us.items() if us > since_us}
         data = [info.id for info in ctx.data_members()]
@@ -306,45 +289,43 @@ class Documents:
         if not is_last:
             going[member] = ctx.now_us
         self._ordered_us = going
-        return _encode({"is_last": is_last})
+        return {"is_last": is_last}
 
-    def change_cluster(self, arguments: bytes) -> bytes:
+    def change_cluster(self, arguments: bytes) -> object:
         """As master, begin a change of the cluster state, or tell what became of it (GCM-11).
 
         Raises:
             UsageError: There is no such state, or nothing is wished.
         """
-        wish = _decoded(arguments, StateWish)
+        wish = decoded(arguments, StateWish)
         if not wish.wish or not (wish.state or wish.cluster_version):
             raise UsageError("a wish has a name, and a state or a cluster version")
         outcome = self._member.membership.change_cluster(
             wish.wish, state_of(wish.state) if wish.state else None, wish.cluster_version or None
         )
-        return _encode(
-            {
-                "done": outcome.is_done,
-                "refusal": outcome.refusal,
-                "passing": outcome.is_passing,
-            }
-        )
+        return {
+            "done": outcome.is_done,
+            "refusal": outcome.refusal,
+            "passing": outcome.is_passing,
+        }
 
-    def see_losses(self, arguments: bytes) -> bytes:
+    def see_losses(self, arguments: bytes) -> object:
         """As master, take the unseen losses for acknowledged; ``done`` once every member has it.
 
         Raises:
             UsageError: This is not the master.
         """
-        order = _decoded(arguments, SeenOrder)
+        order = decoded(arguments, SeenOrder)
         migrations = self._member.migrations
         if not migrations.loop.in_charge or migrations.loop.recovery.running:
             raise UsageError("this member is not the master, or not yet")
         is_same = migrations.see_losses(order.name)
-        return _encode({"same": is_same, "done": is_same and migrations.is_published()})
+        return {"same": is_same, "done": is_same and migrations.is_published()}
 
-    def compare(self, _: bytes = b"") -> bytes:
+    def compare(self, _: bytes = b"") -> object:
         """Order this member to have its replicas compared now; ``readiness`` tells the outcome."""
         self._member.dataplane.anti_entropy.compare_now()
-        return _encode({"comparing": True})
+        return {"comparing": True}
 
     # -- figures --------------------------------------------------------------------------
 
@@ -364,11 +345,8 @@ def state_of(text: str) -> ClusterState:
     return ClusterState(text)
 
 
-def _decoded(arguments: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(arguments or b"{}", type=kind)
-    except msgspec.DecodeError as problem:
-        raise UsageError(f"not a question this member understands: {problem}") from None
+def _as_json(make: Callable[[bytes], object]) -> Document:
+    return lambda arguments: _encode(make(arguments))
 
 
 def _trimmed(row: Row) -> list[MemberId | None]:

@@ -16,10 +16,10 @@ from whimbrel.serving.calls import CALL_TIMEOUT_US, Call
 from whimbrel.serving.hub import Hub
 from whimbrel.serving.operations import Operations
 from whimbrel.serving.parking import ParkingLot
-from whimbrel.serving.session import IN_FLIGHT_MAX, Origin, Request
+from whimbrel.serving.session import Origin, Request
 from whimbrel.serving.waits import Waits
 from whimbrel.wire import errors as codes
-from whimbrel.wire.frames import RawMessage, message_bytes
+from whimbrel.wire.frames import RawMessage
 from whimbrel.wire.links import FORWARD
 
 HOPS_MAX = 5
@@ -85,10 +85,8 @@ class Forwarding:
         Raises:
             OverloadedError: Too many requests of the origin wait already.
         """
-        if origin.in_flight >= IN_FLIGHT_MAX:
-            raise OverloadedError(f"{IN_FLIGHT_MAX} requests of this connection wait already")
-        origin.in_flight += 1
-        self._send(Request(origin, message, message_bytes(message), hops), member)
+        origin.begin_waiting()
+        self._send(Request.of(origin, message, hops), member)
 
     def _send(self, request: Request, member: MemberId) -> None:
         if not request.since_us:

@@ -26,7 +26,7 @@ from whimbrel.core.events import (
 )
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.model import MemberList, members_came, members_left
-from whimbrel.errors import ProtocolError
+from whimbrel.serving.bodies import read_body
 from whimbrel.serving.hub import NOTIFY_GRID, Hub
 from whimbrel.serving.listeners import GRID, Listeners
 from whimbrel.serving.outputs import EventsTold
@@ -95,11 +95,7 @@ class GridEvents:
         Raises:
             ProtocolError: It is no batch of events.
         """
-        try:
-            events = _decode_batch(body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"not events: {error}") from error
-        self._tell(events, is_here=False)
+        self._tell(read_body(_decode_batch, body, "events"), is_here=False)
 
     # -- out ------------------------------------------------------------------------------
 

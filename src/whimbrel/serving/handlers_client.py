@@ -15,7 +15,7 @@ from whimbrel.core.kinds import StructureKind
 from whimbrel.core.registry import SCHEMA_KIND, Fact
 from whimbrel.errors import GridError, ProtocolError, UsageError
 from whimbrel.serialization.uuids import NIL_UUID
-from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scope
+from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scope, rows_of
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Phase
 from whimbrel.wire.codec import decode_request, encode_response
@@ -73,21 +73,17 @@ class ClientHandlers:
             "triggerPartitionAssignment": self._ping,
             "addClusterViewListener": self._add_cluster_view_listener,
             "localBackupListener": self._add_backup_listener,
-            "createProxy": self._create_proxy,
-            "createProxies": self._create_proxies,
+            "createProxy": self._create,
+            "createProxies": self._create,
             "getDistributedObjects": self._get_distributed_objects,
             "statistics": self._statistics,
             "sendSchema": self._send_schema,
             "fetchSchema": self._fetch_schema,
             "sendAllSchemas": self._send_all_schemas,
         }
-        here = Scope.CONNECTION
-        rows = [
-            Operation(f"Client.{name}", "", here, Effect.NEUTRAL, run)
-            for name, run in neutral.items()
-        ]
-        destroy = self._destroy_proxy
-        return [*rows, Operation("Client.destroyProxy", "", here, Effect.WRITE, destroy)]
+        destroy: dict[str, RunOnConnection] = {"destroyProxy": self._destroy_proxy}
+        rows = rows_of("Client.", "", Scope.CONNECTION, Effect.NEUTRAL, neutral)
+        return rows + rows_of("Client.", "", Scope.CONNECTION, Effect.WRITE, destroy)
 
     # -- authentication -------------------------------------------------------------------
 
@@ -111,33 +107,26 @@ class ClientHandlers:
             # A client tries its next address; status 3 would make it give the cluster up.
             server.intake.close(connection, "this member has not joined its cluster yet")
             return
-        status = self._status(name, fields)
+        status, reason = self._status(name, fields)
         if status == STATUS_AUTHENTICATED:
             self._admit(connection, fields)
         else:
             server.tally("authentications_failed")
-            server.tally(f"refused_{self._why(status, fields)}")
+            server.tally(f"refused_{reason}")
         server.deliver(connection, self._authentication_answer(name, message[5], status))
         if status != STATUS_AUTHENTICATED:
             server.intake.close(connection, f"authentication failed with status {status}")
 
-    def _status(self, name: str, fields: dict[str, object]) -> int:
+    def _status(self, name: str, fields: dict[str, object]) -> tuple[int, str]:
+        """What becomes of an authentication; why, for the count of refused ones."""
         if fields["cluster_name"] != self._ctx.settings.cluster_name:
-            return STATUS_CREDENTIALS_FAILED
+            return STATUS_CREDENTIALS_FAILED, "cluster_name"
         if name != "Client.authentication" or fields["username"] or fields["password"]:
             # Nobody configured credentials here; whoever sends some means another cluster.
-            return STATUS_CREDENTIALS_FAILED
+            return STATUS_CREDENTIALS_FAILED, "credentials"
         if fields["serialization_version"] != SERIALIZATION_VERSION:
-            return STATUS_SERIALIZATION_MISMATCH
-        return STATUS_AUTHENTICATED
-
-    def _why(self, status: int, fields: dict[str, object]) -> str:
-        """The reason of a refused authentication, for the count."""
-        if status == STATUS_SERIALIZATION_MISMATCH:
-            return "serialization_version"
-        if fields["cluster_name"] != self._ctx.settings.cluster_name:
-            return "cluster_name"
-        return "credentials"
+            return STATUS_SERIALIZATION_MISMATCH, "serialization_version"
+        return STATUS_AUTHENTICATED, ""
 
     def _admit(self, connection: Connection, fields: dict[str, object]) -> None:
         connection.phase = Phase.READY
@@ -202,24 +191,19 @@ class ClientHandlers:
 
     # -- structures -----------------------------------------------------------------------
 
-    def _create_proxy(self, connection: Connection, message: RawMessage) -> None:
+    def _create(self, connection: Connection, message: RawMessage) -> None:
+        """One structure, or several."""
         _, fields = decode_request(message)
-        self._create(connection, message, [(fields["name"], fields["service_name"])])
-
-    def _create_proxies(self, connection: Connection, message: RawMessage) -> None:
-        _, fields = decode_request(message)
-        self._create(connection, message, fields["proxies"])
-
-    def _create(
-        self, connection: Connection, message: RawMessage, proxies: list[tuple[str, str]]
-    ) -> None:
+        proxies = fields.get("proxies")
+        if proxies is None:
+            proxies = [(fields["name"], fields["service_name"])]
         facts: list[Fact] = []
         for name, service in proxies:
             kind = self._kind_of(service)
             check_name(name)
             if self._registry.get(kind.name, name) is None:
                 facts.append(self._registry.structure_fact(kind, name, alive=True))
-        self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
+        self._announce(connection, facts, lambda: answer(message))
 
     def _kind_of(self, service: str) -> StructureKind:
         """The kind that clients name so.
@@ -240,7 +224,7 @@ class ClientHandlers:
         check_name(name)
         # Not only one that we know of: who wrote it first may not have told us yet.
         facts = [self._registry.structure_fact(kind, name, alive=False)]
-        self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
+        self._announce(connection, facts, lambda: answer(message))
 
     def _get_distributed_objects(self, connection: Connection, message: RawMessage) -> None:
         found = [
@@ -258,17 +242,13 @@ class ClientHandlers:
         self._announce(
             connection,
             self._schema_facts([fields["schema"]]),
-            lambda: encode_response(
-                "Client.sendSchema",
-                message[5],
-                replicated_members=list(self._ctx.members.ids()),
-            ),
+            lambda: answer(message, replicated_members=list(self._ctx.members.ids())),
         )
 
     def _send_all_schemas(self, connection: Connection, message: RawMessage) -> None:
         _, fields = decode_request(message)
         facts = self._schema_facts(fields["schemas"])
-        self._announce(connection, facts, lambda: empty_response(message[4], message[5], 0))
+        self._announce(connection, facts, lambda: answer(message))
 
     def _schema_facts(self, schemas: list[Schema]) -> list[Fact]:
         facts = []
@@ -293,10 +273,7 @@ class ClientHandlers:
         self._server.deliver(connection, answer(message, **fields))
 
     def _announce(
-        self,
-        connection: Connection,
-        facts: list[Fact],
-        response: Callable[[], bytes],
+        self, connection: Connection, facts: list[Fact], response: Callable[[], bytes]
     ) -> None:
         """Answer when every member knows the facts."""
         token = _Announced(connection, response)

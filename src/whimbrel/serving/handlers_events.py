@@ -7,14 +7,18 @@ happens in structures are added by the handlers of their kinds, with what is her
 
 from __future__ import annotations
 
+from whimbrel.core.ids import Namespace
+from whimbrel.core.messages import RegistryEntry
 from whimbrel.serving.grid_events import ADD_LOST, ADD_MIGRATION, encode_lost, encode_migration
 from whimbrel.serving.handlers_client import answer
-from whimbrel.serving.listeners import GRID, OBJECTS, Encode, Listener, ObjectListener
-from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scope
+from whimbrel.serving.listeners import GRID, OBJECTS, Encode, Listener
+from whimbrel.serving.operations import Effect, Operation, RunOnConnection, Scope, rows_of
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection
-from whimbrel.wire.codec import decode_request
+from whimbrel.wire.codec import decode_request, encode_event
 from whimbrel.wire.frames import RawMessage
+
+ADD_OBJECTS = "Client.addDistributedObjectListener"
 
 
 class EventHandlers:
@@ -27,33 +31,38 @@ class EventHandlers:
         """The requests that add or remove a listener."""
         remove = remover(self._server)
         requests: dict[str, RunOnConnection] = {
-            ADD_MIGRATION: self._adder(encode_migration),
+            ADD_MIGRATION: self._adder(GRID, encode_migration),
             "Client.removeMigrationListener": remove,
-            ADD_LOST: self._adder(encode_lost),
+            ADD_LOST: self._adder(GRID, encode_lost),
             "Client.removePartitionLostListener": remove,
-            OBJECTS: self._add_object,
+            ADD_OBJECTS: self._adder(OBJECTS, self._encode_object),
             "Client.removeDistributedObjectListener": remove,
         }
-        return [
-            Operation(name, "", Scope.CONNECTION, Effect.NEUTRAL, run)
-            for name, run in requests.items()
-        ]
+        return rows_of("", "", Scope.CONNECTION, Effect.NEUTRAL, requests)
 
-    def _adder(self, encode: Encode) -> RunOnConnection:
-        """A request for the cluster's events that are told so."""
+    def _adder(self, name: Namespace, encode: Encode) -> RunOnConnection:
+        """A request for the events of GRID or OBJECTS that are told so."""
 
         def add(connection: Connection, message: RawMessage) -> None:
             _, fields = decode_request(message)
-            listener = Listener(connection, message[5], GRID, encode, fields["local_only"])
+            listener = Listener(connection, message[5], name, encode, fields["local_only"])
             register(self._server, listener, message)
 
         return add
 
-    def _add_object(self, connection: Connection, message: RawMessage) -> None:
-        _, fields = decode_request(message)
-        listener = ObjectListener(connection, message[5], fields["local_only"])
-        registration = self._server.listeners.add_object_listener(listener)
-        self._server.deliver(connection, answer(message, response=registration))
+    def _encode_object(self, entry: object) -> bytes:
+        """A structure that came or went, as a listener of ADD_OBJECTS gets it; b"" for others."""
+        if not isinstance(entry, RegistryEntry):
+            return b""
+        return encode_event(
+            ADD_OBJECTS,
+            "distributed_object",
+            0,
+            name=entry.key,
+            service_name=self._server.member.kinds[entry.kind].service_name,
+            event_type="CREATED" if entry.alive else "DESTROYED",
+            source=entry.origin,
+        )
 
 
 def register(server: Server, listener: Listener, message: RawMessage) -> None:

@@ -23,13 +23,13 @@ import msgspec
 
 from whimbrel.core.ids import MemberId, Namespace
 from whimbrel.core.messages import RegistryEntry
-from whimbrel.errors import OverloadedError, ProtocolError
+from whimbrel.errors import OverloadedError
 from whimbrel.serialization.uuids import uuid_bytes
+from whimbrel.serving.bodies import read_body
 from whimbrel.serving.hub import NOTIFY_EVENT, Hub
 from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import Connection
 from whimbrel.serving.views import with_correlation
-from whimbrel.wire.codec import encode_event
 
 LISTENERS_MAX = 10_000
 """Most listeners of one member's clients; more are refused as overload."""
@@ -37,8 +37,9 @@ INTEREST = "interest"
 """Name of the note that tells other members what we want to hear."""
 GRID = Namespace("")
 """In the place of a structure: the cluster's own events."""
-OBJECTS = "Client.addDistributedObjectListener"
-"""The request of listeners of structures coming and going."""
+OBJECTS = Namespace("/")
+"""In the place of a structure: the coming and going of all of them, which every member hears of
+anyway (``Registry``)."""
 
 
 class StructureEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -79,27 +80,22 @@ class Listener:
     connection: Connection
     correlation: int
     namespace: Namespace
-    """The structure, or GRID."""
+    """The structure, GRID or OBJECTS."""
     encode: Encode
-    """Takes a ``StructureEvent``, or a ``GridEvent`` of GRID."""
+    """Takes a ``StructureEvent``, a ``GridEvent`` of GRID, or a ``RegistryEntry`` of OBJECTS."""
     local_only: bool
     wants: Wants = everything
     """Takes what ``encode`` takes."""
     registration: bytes = b""
 
-
-@dataclass(slots=True, eq=False)
-class ObjectListener:
-    """One registration of a client that wants to know which structures come and go."""
-
-    connection: Connection
-    correlation: int
-    local_only: bool
+    @property
+    def needs_others(self) -> bool:
+        """Whether other members must know of it, to tell it what happens at them."""
+        return not self.local_only and self.namespace != OBJECTS
 
 
-encode_structure_event = msgspec.msgpack.Encoder().encode
-_decode_structure_event = msgspec.msgpack.Decoder(StructureEvent).decode
-_encode_interest = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
+_decode_event = msgspec.msgpack.Decoder(StructureEvent).decode
 _decode_interest = msgspec.msgpack.Decoder(Interest).decode
 
 
@@ -114,11 +110,9 @@ class Listeners:
         """Structures whose services must tell what happens."""
         self._by_name: dict[Namespace, dict[bytes, Listener]] = {}
         self._by_registration: dict[bytes, Listener] = {}
-        self._objects: dict[bytes, ObjectListener] = {}
         self._wanted: dict[Namespace, dict[MemberId, None]] = {}
         self._interests: dict[MemberId, Interest] = {}
-        self._told: tuple[Namespace, ...] = ()
-        self._number = 0
+        self._told = Interest(0, ())
         self._next_registration = 0
         self.shell_listens = False
         """Whether the program around this member wants GRID events, from everywhere."""
@@ -127,7 +121,7 @@ class Listeners:
     @property
     def count(self) -> int:
         """Registered listeners of all kinds."""
-        return len(self._by_registration) + len(self._objects)
+        return len(self._by_registration)
 
     # -- registering ----------------------------------------------------------------------
 
@@ -142,36 +136,20 @@ class Listeners:
         Raises:
             OverloadedError: This member has too many listeners.
         """
-        self._check_room()
+        if self.count >= LISTENERS_MAX:
+            raise OverloadedError(f"a member has at most {LISTENERS_MAX} listeners")
         listener.registration = self.new_registration()
         self._by_registration[listener.registration] = listener
         self._by_name.setdefault(listener.namespace, {})[listener.registration] = listener
         self._count(listener.namespace, 1)
-        if listener.local_only:
-            then()
-        else:
+        if listener.needs_others:
             self._tell_interest(then)
+        else:
+            then()
         return listener.registration
-
-    def add_object_listener(self, listener: ObjectListener) -> bytes:
-        """Register a listener of structures.
-
-        Raises:
-            OverloadedError: This member has too many listeners.
-        """
-        self._check_room()
-        registration = self.new_registration()
-        self._objects[registration] = listener
-        return registration
-
-    def _check_room(self) -> None:
-        if self.count >= LISTENERS_MAX:
-            raise OverloadedError(f"a member has at most {LISTENERS_MAX} listeners")
 
     def remove(self, registration: bytes) -> bool:
         """End a listener of any kind; False when there is none of that id."""
-        if self._objects.pop(registration, None) is not None:
-            return True
         listener = self._by_registration.pop(registration, None)
         if listener is None:
             return False
@@ -180,7 +158,7 @@ class Listeners:
         if not named:
             del self._by_name[listener.namespace]
         self._count(listener.namespace, -1)
-        if not listener.local_only:
+        if listener.needs_others:
             self._tell_interest(None)
         return True
 
@@ -204,16 +182,13 @@ class Listeners:
 
     def drop(self, connection: Connection) -> None:
         """End all listeners of a connection."""
-        tables: tuple[dict[bytes, Any], ...] = (self._by_registration, self._objects)
-        for registration in [
-            registration
-            for table in tables
-            for registration, listener in table.items()
-            if listener.connection is connection
-        ]:
-            self.remove(registration)
+        for listener in list(self._by_registration.values()):
+            if listener.connection is connection:
+                self.remove(listener.registration)
 
     def _count(self, name: Namespace, change: int) -> None:
+        if name == OBJECTS:
+            return  # of which services tell nothing
         count = self._listened.get(name, 0) + change
         if count > 0:
             self._listened[name] = count
@@ -226,7 +201,7 @@ class Listeners:
         wanted = {
             name: None
             for name, named in self._by_name.items()
-            if any(not listener.local_only for listener in named.values())
+            if any(listener.needs_others for listener in named.values())
         }
         if self.shell_listens:
             wanted[GRID] = None
@@ -235,22 +210,21 @@ class Listeners:
     def _tell_interest(self, then: Callable[[], None] | None) -> None:
         """Tell all other members what we want to hear now; ``then`` when each has answered."""
         names = self._names_wanted()
-        if names != self._told:
-            self._told = names
-            self._number += 1
-        body = _encode_interest(Interest(self._number, names))
-        self._scatter.tell(self._hub.ctx.others(), INTEREST, body, then)
+        if names != self._told.namespaces:
+            self._told = Interest(self._told.number + 1, names)
+        self._tell(self._hub.ctx.others(), then)
+
+    def _tell(self, members: Sequence[MemberId], then: Callable[[], None] | None) -> None:
+        self._scatter.tell(members, INTEREST, _encode(self._told), then)
 
     def member_came(self, member: MemberId) -> None:
         """A newcomer must know what we want to hear before it owns anything."""
-        if self._told:
-            body = _encode_interest(Interest(self._number, self._told))
-            self._scatter.tell([member], INTEREST, body, None)
+        if self._told.namespaces:
+            self._tell([member], None)
 
     def member_left(self, member: MemberId) -> None:
         """Forget what it wanted."""
-        self._replace_interest(member, ())
-        self._interests.pop(member, None)
+        self._replace_interest(member, None)
 
     def on_interest(self, member: MemberId, body: bytes) -> None:
         """Another member says what it wants to hear.
@@ -258,25 +232,24 @@ class Listeners:
         Raises:
             ProtocolError: It is no interest.
         """
-        try:
-            interest = _decode_interest(body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"not an interest: {error}") from error
+        interest = read_body(_decode_interest, body, "an interest")
         known = self._interests.get(member)
         if known is not None and known.number >= interest.number:
             return
-        self._replace_interest(member, interest.namespaces)
-        self._interests[member] = interest
+        self._replace_interest(member, interest)
 
-    def _replace_interest(self, member: MemberId, names: Sequence[Namespace]) -> None:
-        known = self._interests.get(member)
+    def _replace_interest(self, member: MemberId, interest: Interest | None) -> None:
+        known = self._interests.pop(member, None)
         for name in known.namespaces if known is not None else ():
             wanted = self._wanted[name]
             del wanted[member]
             if not wanted:
                 del self._wanted[name]
             self._count(name, -1)
-        for name in names:
+        if interest is None:
+            return
+        self._interests[member] = interest
+        for name in interest.namespaces:
             self._wanted.setdefault(name, {})[member] = None
             self._count(name, 1)
 
@@ -287,7 +260,7 @@ class Listeners:
         self.deliver(event.namespace, event, is_here=True)
         wanted = self._wanted.get(event.namespace)
         if wanted:
-            body = encode_structure_event(event)
+            body = _encode(event)
             for member in wanted:
                 self._hub.notify(member, NOTIFY_EVENT, body)
 
@@ -297,14 +270,11 @@ class Listeners:
         Raises:
             ProtocolError: It is no event.
         """
-        try:
-            event = _decode_structure_event(body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"not an event: {error}") from error
+        event = read_body(_decode_event, body, "an event")
         self.deliver(event.namespace, event, is_here=False)
 
     def deliver(self, name: Namespace, event: object, *, is_here: bool) -> None:
-        """Tell an event to the listeners of a structure, or of GRID.
+        """Tell an event to the listeners of a structure, of GRID or of OBJECTS.
 
         Args:
             name: Whose listeners.
@@ -323,21 +293,7 @@ class Listeners:
                 self._hub.deliver(listener.connection, told)
 
     def structure_changed(self, entry: RegistryEntry, before: RegistryEntry | None) -> None:
-        """A structure came or went: tell the object listeners once per change."""
+        """A structure came or went: tell the listeners of OBJECTS once per change."""
         was_alive = before is not None and before.alive
-        kind = self._hub.member.kinds.get(entry.kind)
-        if kind is None or was_alive == entry.alive or not self._objects:
-            return
-        message = encode_event(
-            OBJECTS,
-            "distributed_object",
-            0,
-            name=entry.key,
-            service_name=kind.service_name,
-            event_type="CREATED" if entry.alive else "DESTROYED",
-            source=entry.origin,
-        )
-        for listener in list(self._objects.values()):
-            if not listener.local_only or entry.origin == self._hub.ctx.id:
-                told = with_correlation(message, listener.correlation)
-                self._hub.deliver(listener.connection, told)
+        if entry.kind in self._hub.member.kinds and was_alive != entry.alive:
+            self.deliver(OBJECTS, entry, is_here=entry.origin == self._hub.ctx.id)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from whimbrel.core.migration.losses import LOST_ALL
-from whimbrel.core.model import Loss, LostStructure
+from msgspec.structs import asdict
+
+from whimbrel.core.ids import LOST_ALL
+from whimbrel.core.model import Loss
 
 Json = dict[str, Any]
 
@@ -48,19 +50,9 @@ def document_of(name: str, marks: Iterable[Loss]) -> Json:
                 "version": mark.version,
                 "lost_backup_count": mark.lost_backup_count,
                 "at_ms": mark.at_ms,
-                "structures": [structure_of(one) for one in mark.structures],
+                "structures": [asdict(one) for one in mark.structures],
                 "unnamed": mark.unnamed,
             }
             for mark in listed
         ],
-    }
-
-
-def structure_of(one: LostStructure) -> Json:
-    """A structure and about how many entries of it went, or will go."""
-    return {
-        "kind": one.kind,
-        "name": one.name,
-        "entries": one.entries,
-        "as_of_ms": one.as_of_ms,
     }

@@ -8,7 +8,7 @@ operation is offered by writing its row, and a row that does not say its effect 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -100,6 +100,13 @@ class Operation(Generic[Run]):
         self.is_retryable = is_harmless or SHAPES[self.name].retryable
 
 
+def rows_of(
+    prefix: str, kind: str, scope: Scope, effect: Effect, runs: Mapping[str, Run]
+) -> list[Operation[Run]]:
+    """Rows that have all but name and handler in common; ``prefix`` begins each name."""
+    return [Operation(f"{prefix}{name}", kind, scope, effect, run) for name, run in runs.items()]
+
+
 class Operations:
     """The table of one member.
 
@@ -118,13 +125,10 @@ class Operations:
         """Offer these operations."""
         indexes: dict[Scope, dict[Any, Operation[Any]]] = {
             Scope.PARTITION: self.in_partition,
-            Scope.ALL_PARTITIONS: self.others,
-            Scope.CONNECTION: self.others,
-            Scope.ANYWHERE: self.others,
             Scope.SHARE: self.shares,
         }
         for row in rows:
-            index = indexes[row.scope]
+            index = indexes.get(row.scope, self.others)
             is_share = row.scope is Scope.SHARE
             key: object = (row.kind, row.name) if is_share else message_type(row.name)
             check(key not in index, f"{row.name} has one row")

@@ -72,7 +72,7 @@ class Protection:
     @property
     def is_refusing(self) -> bool:
         """Whether some structures are refused."""
-        return any(rule.is_refusing for rule in self._rules)
+        return bool(self._refused)
 
     def members_changed(self) -> None:
         """A member list is installed: refuse or serve from now on."""
@@ -101,20 +101,19 @@ class Protection:
             protects=rule.protects,
         )
 
-    def _special(self) -> list[Rule]:
-        """The rules of patterns for which something else holds than for what is shown first."""
-        default = self._rules[0]
-        mine = (default.minimum_size, default.protects)
-        return [rule for rule in self._rules if (rule.minimum_size, rule.protects) != mine]
-
     def document(self) -> dict[str, object] | None:
-        """What operators see; None when nothing is configured."""
+        """What operators see; None when nothing is configured.
+
+        The rule of a pattern is told where it differs from the one that is told first.
+        """
         if not any(rule.minimum_size for rule in self._rules):
             return None
-        found = {**self._rules[0].document(), "data_members": self.size}
+        first = self._rules[0]
+        found = {**first.document(), "data_members": self.size}
         special: dict[str, dict[str, object]] = {}
-        for rule in self._special():
-            special.setdefault(plural(rule.kind), {})[rule.pattern] = rule.document()
+        for rule in self._rules:
+            if (rule.minimum_size, rule.protects) != (first.minimum_size, first.protects):
+                special.setdefault(plural(rule.kind), {})[rule.pattern] = rule.document()
         return {**found, **special}
 
     # -- requests -------------------------------------------------------------------------
@@ -162,21 +161,19 @@ def plural(kind: str) -> str:
 
 def _rules(kind: StructureKind, settings: CoreSettings) -> list[Rule]:
     """The rules of all patterns of a kind; what a pattern leaves open is as for the default one."""
-    default = ProtectedSettings(DEFAULT_PATTERN)
-    others: list[ProtectedSettings] = []
-    for entry in settings.structures:
-        if isinstance(entry, ProtectedSettings) and isinstance(entry, kind.settings_type):
-            if entry.pattern == DEFAULT_PATTERN:
-                default = entry
-            else:
-                others.append(entry)
+    entries = {
+        entry.pattern: entry
+        for entry in settings.structures
+        if isinstance(entry, ProtectedSettings) and isinstance(entry, kind.settings_type)
+    }
+    default = entries.pop(DEFAULT_PATTERN, ProtectedSettings(DEFAULT_PATTERN))
     size, key = settings.split_brain_minimum_size, "split_brain_protection.minimum_size"
     shared = _rule(kind.name, default, size, key, settings.split_brain_protects)
     return [
         shared,
         *(
             _rule(kind.name, entry, shared.minimum_size, shared.key, shared.protects)
-            for entry in others
+            for entry in entries.values()
         ),
     ]
 

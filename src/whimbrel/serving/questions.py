@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import Message, QuestionAnswered, QuestionAsked
@@ -23,6 +26,27 @@ QUESTIONS_MAX = 1_000
 
 Document = Callable[[bytes], bytes]
 """Makes a JSON document from JSON arguments; a GridError's text becomes the error sentence."""
+
+
+T = TypeVar("T")
+
+
+class MemberOrder(msgspec.Struct, frozen=True):
+    """Names the member that an order is for, so that it never reaches a successor (P12)."""
+
+    member: str
+
+
+def decoded(arguments: bytes, kind: type[T], what: str = "a question this member understands") -> T:
+    """The arguments of a question.
+
+    Raises:
+        UsageError: They are not ``what``.
+    """
+    try:
+        return msgspec.json.decode(arguments or b"{}", type=kind)
+    except msgspec.DecodeError as problem:
+        raise UsageError(f"not {what}: {problem}") from None
 
 
 @dataclass(slots=True, eq=False)
@@ -58,8 +82,7 @@ class Questions:
         if target is None:
             self._finish(call, b"", "this member has not joined a cluster")
         elif target == ctx.id:
-            document, error = self._make(what, arguments)
-            self._finish(call, document, error)
+            self._finish(call, *self._make(what, arguments))
         elif not ctx.is_member(target):
             self._finish(call, b"", f"there is no member {target}")
         elif len(self._waiting) >= QUESTIONS_MAX:
@@ -75,8 +98,8 @@ class Questions:
     def on_message(self, sender: MemberId, message: Message) -> None:
         """Take QuestionAsked or QuestionAnswered."""
         if isinstance(message, QuestionAsked):
-            document, error = self._make(message.what, message.arguments)
-            self._hub.ctx.send(sender, QuestionAnswered(message.call, document, error))
+            answer = self._make(message.what, message.arguments)
+            self._hub.ctx.send(sender, QuestionAnswered(message.call, *answer))
         elif isinstance(message, QuestionAnswered):
             waiting = self._waiting.pop(message.call, None)
             if waiting is not None:

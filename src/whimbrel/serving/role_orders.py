@@ -11,17 +11,10 @@ import msgspec
 from whimbrel.core.member import Member
 from whimbrel.core.membership.role_change import problem_of
 from whimbrel.errors import GridError, UsageError
+from whimbrel.serving.questions import MemberOrder, decoded
 
 REPORTS_MAX = 100
 """Reports that are kept; the oldest are forgotten."""
-
-_encode = msgspec.json.Encoder().encode
-
-
-class RoleOrder(msgspec.Struct, frozen=True):
-    """Names the member that shall change, so that an order never reaches a successor."""
-
-    member: str
 
 
 class RoleQuestion(msgspec.Struct, frozen=True):
@@ -49,7 +42,7 @@ class RoleOrders:
         self._member = member
         self._reports: dict[int, OrderReport] = {}
 
-    def promote(self, arguments: bytes) -> bytes:
+    def promote(self, arguments: bytes) -> OrderReport:
         """Order this very member to become a data member (GCM-27).
 
         Raises:
@@ -57,7 +50,7 @@ class RoleOrders:
         """
         return self._order(arguments, lite=False)
 
-    def demote(self, arguments: bytes) -> bytes:
+    def demote(self, arguments: bytes) -> OrderReport:
         """Order this very member to become lite.
 
         Raises:
@@ -65,26 +58,20 @@ class RoleOrders:
         """
         return self._order(arguments, lite=True)
 
-    def role(self, arguments: bytes) -> bytes:
+    def role(self, arguments: bytes) -> OrderReport:
         """The report on an order.
 
         Raises:
             UsageError: No such order is remembered.
         """
-        try:
-            question = msgspec.json.decode(arguments, type=RoleQuestion)
-        except msgspec.DecodeError as problem:
-            raise UsageError(f"not a question about an order: {problem}") from None
+        question = decoded(arguments, RoleQuestion, "a question about an order")
         report = self._reports.get(question.number)
         if report is None:
             raise UsageError(f"this member remembers no order {question.number}")
-        return _encode(report)
+        return report
 
-    def _order(self, arguments: bytes, lite: bool) -> bytes:
-        try:
-            order = msgspec.json.decode(arguments, type=RoleOrder)
-        except msgspec.DecodeError as problem:
-            raise UsageError(f"not an order this member understands: {problem}") from None
+    def _order(self, arguments: bytes, lite: bool) -> OrderReport:
+        order = decoded(arguments, MemberOrder, "an order this member understands")
         if order.member != self._member.ctx.id:
             raise UsageError(f"this is not member {order.member}")
         report = OrderReport(self._member.ctx.next_number(), lite)
@@ -98,4 +85,4 @@ class RoleOrders:
                 report.problem, report.reason = problem_of(error), str(error)
 
         self._member.membership.want_role(lite, ended)
-        return _encode(report)
+        return report

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
-from whimbrel.core.ids import MemberId, Namespace, PartitionId, split_namespace
+from whimbrel.core.ids import MemberId, Namespace, split_namespace
 from whimbrel.errors import OverloadedError, ProtocolError
+from whimbrel.serving.bodies import read_body
 from whimbrel.serving.calls import Call
 from whimbrel.serving.hub import Hub
 from whimbrel.serving.operations import Operation, Operations, RunShare, Share
-from whimbrel.serving.shares import Shares
+from whimbrel.serving.shares import Asked, Shares
 from whimbrel.wire import errors as codes
 from whimbrel.wire.links import SCATTER, SCATTER_REPLY
 
@@ -35,15 +37,6 @@ SHARE_BYTES_MAX = 128 * 1024 * 1024
 TELL = "tell:"
 """Prefix of notes, which concern no partition and no structure."""
 NO_STRUCTURE = Namespace("")
-
-
-class Asked(msgspec.Struct, frozen=True, array_like=True):
-    """One member's share of a whole-structure call."""
-
-    operation: str
-    namespace: Namespace
-    argument: bytes
-    partitions: list[int]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -74,6 +67,16 @@ class Gather:
     """Error code of the client protocol that goes with ``error``."""
     has_acted: bool = False
     """Whether a write may have changed something already, so that it cannot fail any more."""
+
+    def asked(self, partitions: list[int]) -> Asked:
+        """What whoever has these partitions is asked."""
+        return Asked(self.operation.name, self.namespace, self.argument, partitions)
+
+    def wait_for(self, partitions: list[int]) -> None:
+        """Somebody is asked about these partitions."""
+        for pid in partitions:
+            del self.missing[pid]
+        self.out += 1
 
     def failure(self) -> tuple[int, str]:
         """(error code, text) of a call that has ended with ``error``.
@@ -140,50 +143,37 @@ class Scatter:
     def _ask(self, gather: Gather) -> None:
         """Ask the primaries of all missing partitions that are known."""
         hub = self._hub
-        mine: list[PartitionId] = []
+        mine: list[int] = []
         others: dict[MemberId | None, list[int]] = {}
         partitions, rows = hub.dataplane.partitions, hub.table.rows
         for pid in gather.missing:
             if partitions[pid].readable:
-                mine.append(PartitionId(pid))
+                mine.append(pid)
             elif not partitions[pid].is_primary:
                 others.setdefault(rows[pid][0], []).append(pid)
         for member, pids in others.items():
             if member is not None and hub.primary_to_ask(pids[0]) == member:
                 self._ask_member(gather, member, pids)
         if mine and not gather.error:
-            for pid in mine:
-                del gather.missing[pid]
-            gather.out += 1
-            asking = _Asking(gather, list(mine))
-            self._shares.execute(
-                None,
-                gather.operation.name,
-                gather.namespace,
-                gather.argument,
-                mine,
-                self._taker(asking),
-            )
+            gather.wait_for(mine)
+            take = partial(self._take_share, _Asking(gather, mine))
+            self._shares.execute(None, gather.asked(mine), take)
 
     def _ask_member(self, gather: Gather, member: MemberId, pids: list[int]) -> None:
-        body = _encode(Asked(gather.operation.name, gather.namespace, gather.argument, pids))
         try:
+            body = _encode(gather.asked(pids))
             self._hub.calls.start(member, SCATTER, body, _Asking(gather, pids))
         except OverloadedError as error:
             gather.error, gather.code = str(error), codes.OVERLOAD
-            return
-        for pid in pids:
-            del gather.missing[pid]
-        gather.out += 1
-
-    def _taker(self, asking: _Asking) -> Callable[[Share], None]:
-        def take(share: Share) -> None:
-            self._take_share(asking, share)
-            self._maybe_finish(asking.gather)
-
-        return take
+        else:
+            gather.wait_for(pids)
 
     def _take_share(self, asking: _Asking, share: Share) -> None:
+        """A member has answered, or will not any more."""
+        self._add_share(asking, share)
+        self._maybe_finish(asking.gather)
+
+    def _add_share(self, asking: _Asking, share: Share) -> None:
         gather = asking.gather
         gather.out -= 1
         gather.has_acted |= share.has_acted
@@ -269,12 +259,8 @@ class Scatter:
         if isinstance(token, _Telling):
             self._told(token)
         elif isinstance(token, _Asking):
-            try:
-                share = _decode_share(body)
-            except (msgspec.MsgspecError, ValueError) as error:
-                raise ProtocolError(f"not a share of a whole-structure call: {error}") from error
+            share = read_body(_decode_share, body, "a share of a whole-structure call")
             self._take_share(token, share)
-            self._maybe_finish(token.gather)
 
     def on_lost(self, call: Call, was_sent: bool) -> None:
         """A member left before it answered: its partitions are asked again elsewhere."""
@@ -282,7 +268,7 @@ class Scatter:
         if isinstance(token, _Telling):
             self._told(token)
         elif isinstance(token, _Asking):
-            self._take_share(token, Share([], has_acted=was_sent))
+            self._add_share(token, Share([], has_acted=was_sent))
 
     def on_overdue(self, call: Call) -> None:
         """A member that is on the list does not answer.
@@ -298,7 +284,6 @@ class Scatter:
         self._hub.calls.give_up(call)
         if isinstance(token, _Asking):
             self._take_share(token, Share([], has_acted=was_sent))
-            self._maybe_finish(token.gather)
 
     # -- answering ------------------------------------------------------------------------
 
@@ -308,10 +293,7 @@ class Scatter:
         Raises:
             ProtocolError: The body is no question.
         """
-        try:
-            asked = _decode_asked(body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(f"not a whole-structure call: {error}") from error
+        asked = read_body(_decode_asked, body, "a whole-structure call")
         calls = self._hub.calls
 
         def answer(share: Share) -> None:
@@ -327,5 +309,5 @@ class Scatter:
             answer(Share([]))
             return
         count = self._hub.ctx.settings.partition_count
-        pids = [PartitionId(pid) for pid in asked.partitions if 0 <= pid < count]
-        self._shares.execute(sender, asked.operation, asked.namespace, asked.argument, pids, answer)
+        pids = [pid for pid in asked.partitions if 0 <= pid < count]
+        self._shares.execute(sender, msgspec.structs.replace(asked, partitions=pids), answer)

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import cast
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.member import Member
 from whimbrel.core.merging.target import MergeWait
 from whimbrel.core.model import MemberList, members_came, members_left
-from whimbrel.core.replication.fragments import PartitionReplica
-from whimbrel.errors import GridError, OverloadedError, ProtocolError, UnsupportedError, UsageError
+from whimbrel.errors import GridError, ProtocolError, UnsupportedError, UsageError
 from whimbrel.serving.absent import Absences
 from whimbrel.serving.admission import Admission
 from whimbrel.serving.calls import Call
@@ -46,7 +44,7 @@ from whimbrel.serving.waits import Waits
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire import errors as codes
 from whimbrel.wire.fast_codec import backup_event
-from whimbrel.wire.frames import RawMessage, message_bytes, parse_message
+from whimbrel.wire.frames import RawMessage, parse_message
 from whimbrel.wire.links import (
     ACKS,
     BACKUPS,
@@ -123,7 +121,8 @@ class Server(Hub):
                 operation.run(origin, partition, message)
             else:
                 self.only_read = False
-                self._let_wait(origin, partition, message, hops)
+                origin.begin_waiting()
+                self.forwarding.wait(Request.of(origin, message, hops), partition)
         except GridError as error:
             self.refuse(origin, message[5], error)
 
@@ -132,11 +131,9 @@ class Server(Hub):
         if operation is not None:
             if operation.is_guarded:
                 self.admission.admit(operation, message)
-            if isinstance(origin, Connection):
-                operation.run(origin, message)
-                return
-            if operation.scope is Scope.ANYWHERE:
-                cast("RunAnywhere", operation.run)(origin, message)
+            if isinstance(origin, Connection) or operation.scope is Scope.ANYWHERE:
+                run: RunAnywhere = operation.run  # type: ignore[assignment]  # no other is passed on
+                run(origin, message)
                 return
         name = message_name(message[4])
         if name is None:
@@ -149,16 +146,6 @@ class Server(Hub):
             )
         self.tally("unsupported_requests")
         raise self.absences.request(name)
-
-    def _let_wait(
-        self, origin: Origin, partition: PartitionReplica, message: RawMessage, hops: int
-    ) -> None:
-        """A request that cannot run here and now: park it or send it on."""
-        if origin.in_flight >= IN_FLIGHT_MAX:
-            raise OverloadedError(f"{IN_FLIGHT_MAX} requests of this connection wait already")
-        origin.in_flight += 1
-        request = Request(origin, message, message_bytes(message), hops)
-        self.forwarding.wait(request, partition)
 
     def dispatch_request(self, request: Request) -> None:
         """Run a request that waited, unless nobody waits for it any more."""

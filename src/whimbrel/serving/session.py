@@ -11,8 +11,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from whimbrel.core.ids import ClientId, MemberId, Namespace, PartitionId
+from whimbrel.errors import OverloadedError
 from whimbrel.serving.calls import Call
-from whimbrel.wire.frames import MessageSplitter, RawMessage
+from whimbrel.wire.frames import MessageSplitter, RawMessage, message_bytes
 
 IN_FLIGHT_MAX = 10_000
 """Requests of one connection that wait for something; more are refused as overload."""
@@ -41,6 +42,16 @@ class Origin:
     alive: bool = field(default=True, init=False)
     in_flight: int = field(default=0, init=False)
 
+    def begin_waiting(self) -> None:
+        """One more request waits for something; ``in_flight`` is lowered when it does no more.
+
+        Raises:
+            OverloadedError: Too many wait already.
+        """
+        if self.in_flight >= IN_FLIGHT_MAX:
+            raise OverloadedError(f"{IN_FLIGHT_MAX} requests of this connection wait already")
+        self.in_flight += 1
+
 
 @dataclass(slots=True, eq=False)
 class Connection(Origin):
@@ -56,7 +67,6 @@ class Connection(Origin):
     labels: tuple[str, ...] = ()
     backup_correlation: int | None = None
     """Correlation of the backup listener registered here; None while there is none."""
-    view_correlation: int | None = None
     paused: bool = False
     """The client does not read at the moment."""
     held: deque[RawMessage] = field(default_factory=deque)
@@ -106,34 +116,26 @@ class Wait:
     number: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Request:
-    """A request that could not be served on the spot, with everything to run it later.
+    """A request that could not be served on the spot, with everything to run it later."""
 
-    It keeps the bytes of its message alone, not the buffer in which they arrived.
-    """
+    origin: Origin
+    type: int
+    correlation: int
+    partition: PartitionId
+    data: bytes
+    """The bytes of its message alone, not the buffer in which they arrived."""
+    hops: int
+    deadline_us: int = 0
+    """When it is given up; 0 until it is parked for the first time."""
+    since_us: int = 0
+    """When it was first tried, here or at its primary; 0 before that."""
+    wait: Wait | None = None
+    """Of a call that waits for something to change."""
 
-    __slots__ = (
-        "correlation",
-        "data",
-        "deadline_us",
-        "hops",
-        "origin",
-        "partition",
-        "since_us",
-        "type",
-        "wait",
-    )
-
-    def __init__(self, origin: Origin, message: RawMessage, data: bytes, hops: int = 0) -> None:
-        self.origin = origin
-        self.data = data
-        self.type = message[4]
-        self.correlation = message[5]
-        self.partition = PartitionId(message[6])
-        self.hops = hops
-        self.deadline_us = 0
-        """When it is given up; 0 until it is parked for the first time."""
-        self.since_us = 0
-        """When it was first tried, here or at its primary; 0 before that."""
-        self.wait: Wait | None = None
-        """Of a call that waits for something to change."""
+    @classmethod
+    def of(cls, origin: Origin, message: RawMessage, hops: int = 0) -> Request:
+        """The request that a message is."""
+        pid = PartitionId(message[6])
+        return cls(origin, message[4], message[5], pid, message_bytes(message), hops)

@@ -9,10 +9,12 @@ whoever asked looks for it elsewhere.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from whimbrel.core.ids import MemberId, Namespace, PartitionId, split_namespace
+import msgspec
+
+from whimbrel.core.ids import MemberId, Namespace, split_namespace
 from whimbrel.core.jobs import Job
 from whimbrel.errors import GridError
 from whimbrel.serving.admission import Admission
@@ -29,6 +31,15 @@ _OVER: Final = object()
 Done = Callable[[Share], None]
 
 
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """One member's share of a whole-structure call."""
+
+    operation: str
+    namespace: Namespace
+    argument: bytes
+    partitions: list[int]
+
+
 class Shares:
     """The shares that this member owes."""
 
@@ -39,22 +50,14 @@ class Shares:
         self._waiting: deque[tuple[MemberId | None, Job[None]]] = deque()
         """Who asked (None: we), and the work."""
 
-    def execute(
-        self,
-        asker: MemberId | None,
-        operation: str,
-        namespace: Namespace,
-        argument: bytes,
-        partitions: Sequence[PartitionId],
-        done: Done,
-    ) -> None:
+    def execute(self, asker: MemberId | None, asked: Asked, done: Done) -> None:
         """Carry out an operation on own partitions; what is small is done at once."""
-        row = self._operations.get((split_namespace(namespace)[0], operation))
+        row = self._operations.get((split_namespace(asked.namespace)[0], asked.operation))
         if row is None:
-            unknown = f"this member does not know the whole-structure call {operation!r}"
+            unknown = f"this member does not know the whole-structure call {asked.operation!r}"
             done(Share([], error=unknown, has_acted=False))
             return
-        self._waiting.append((asker, self._work(row, namespace, argument, partitions, done)))
+        self._waiting.append((asker, self._work(row, asked, done)))
         self.begin()
 
     def begin(self) -> None:
@@ -78,14 +81,7 @@ class Shares:
                 return
             waiting.rotate(-1)
 
-    def _work(
-        self,
-        row: Operation[RunShare],
-        namespace: Namespace,
-        argument: bytes,
-        partitions: Sequence[PartitionId],
-        done: Done,
-    ) -> Job[None]:
+    def _work(self, row: Operation[RunShare], asked: Asked, done: Done) -> Job[None]:
         share = Share([], has_acted=False)
 
         def finished(failed: dict[int, str]) -> None:
@@ -93,10 +89,11 @@ class Shares:
             done(share)
 
         group = WriteGroup(finished)
+        namespace, argument = asked.namespace, asked.argument
         name = split_namespace(namespace)[1].encode()
         left = 0
         try:
-            for at, pid in enumerate(partitions):
+            for at, pid in enumerate(asked.partitions):
                 if left <= 0:
                     if at:
                         yield

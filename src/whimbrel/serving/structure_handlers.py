@@ -27,7 +27,7 @@ from whimbrel.serving.handlers_client import answer, check_name
 from whimbrel.serving.operations import Operation, RunInPartition, RunOnConnection
 from whimbrel.serving.scatter import Gather
 from whimbrel.serving.server import Server
-from whimbrel.serving.session import IN_FLIGHT_MAX, Connection, Origin
+from whimbrel.serving.session import Connection, Origin
 from whimbrel.wire.codec import decode_request
 from whimbrel.wire.fast_codec import with_backup_acks
 from whimbrel.wire.field_codec import Fields
@@ -105,20 +105,19 @@ class StructureHandlers(ABC):
     # -- replies to writes ----------------------------------------------------------------
 
     def _begin(self, origin: Origin, message: RawMessage) -> PendingReply:
-        """Who waits for the changes of a request, and whom backups shall tell."""
-        reply = PendingReply(origin)
-        if message[7] & self._aware_flag:
-            self._aim(reply, origin, message)
-        return reply
+        """Who waits for the changes of a request, and whom backups shall tell.
 
-    def _aim(self, reply: PendingReply, origin: Origin, message: RawMessage) -> None:
-        """Have backups tell a backup-aware client themselves, if it listens on this connection."""
+        They tell a backup-aware client themselves, if it listens on this connection.
+        """
+        reply = PendingReply(origin)
         if (
-            isinstance(origin, Connection)
+            message[7] & self._aware_flag
+            and isinstance(origin, Connection)
             and origin.backup_correlation is not None
             and origin.client_id is not None
         ):
             reply.ack_to = _ACK_TO.pack(origin.client_id, message[5])
+        return reply
 
     def _finish(
         self, origin: Origin, message: RawMessage, reply: PendingReply, response: bytes
@@ -173,8 +172,6 @@ class StructureHandlers(ABC):
         def run(connection: Connection, message: RawMessage) -> None:
             _, fields = decode_request(message)
             namespace = self._named(fields["name"])
-            if connection.in_flight >= IN_FLIGHT_MAX:
-                raise OverloadedError(f"{IN_FLIGHT_MAX} requests of this connection wait already")
 
             def finished(gather: Gather) -> None:
                 connection.in_flight -= 1
@@ -185,7 +182,7 @@ class StructureHandlers(ABC):
                     values = {} if found is None else {"response": found}
                     server.deliver(connection, answer(message, **values))
 
-            connection.in_flight += 1
+            connection.begin_waiting()
             try:
                 value = fields[argument] if argument else b""
                 server.scatter.gather(share, namespace, value, finished)

@@ -148,9 +148,14 @@ def _check_role_answer(message: m.RoleChangeAnswered, _: int) -> None:
 
 
 def _check_migrations(migrations: Iterable[MigrationInfo], partition_count: int) -> None:
-    for migration in migrations:
-        pid = migration.partition_id
-        _demand(0 <= pid < partition_count, f"there is no partition {pid}", "partition_id")
+    _check_partitions((migration.partition_id for migration in migrations), partition_count)
+
+
+def _check_with_completed(
+    message: m.MigrationRequested | m.MigrationCommitRequested | m.MigrationOpened,
+    partition_count: int,
+) -> None:
+    _check_migrations((message.migration, *message.completed), partition_count)
 
 
 def _check_partitions(partitions: Iterable[int], partition_count: int) -> None:
@@ -177,8 +182,7 @@ def _check_entries(message: m.RegistryTold, kinds: Collection[str]) -> None:
 
 
 def _check_merge(message: m.MergeRequested, partition_count: int) -> None:
-    pid = message.partition_id
-    _demand(0 <= pid < partition_count, f"there is no partition {pid}", "partition_id")
+    _check_partitions((message.partition_id,), partition_count)
     kind, name = split_namespace(message.namespace)
     is_name = bool(kind) and 0 < len(name) <= KEY_LENGTH_MAX
     _demand(is_name, "the length of a structure's name", "name")
@@ -197,15 +201,9 @@ _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.MergeRequested: _check_merge,
     m.TablePublished: lambda message, n: _check_migrations(message.completed, n),
     m.StateAnswered: lambda message, n: _check_migrations((*message.completed, *message.active), n),
-    m.MigrationRequested: lambda message, n: _check_migrations(
-        (message.migration, *message.completed), n
-    ),
-    m.MigrationCommitRequested: lambda message, n: _check_migrations(
-        (message.migration, *message.completed), n
-    ),
+    m.MigrationRequested: _check_with_completed,
+    m.MigrationCommitRequested: _check_with_completed,
+    m.MigrationOpened: _check_with_completed,
     m.StateLockAnswered: lambda message, n: _check_partitions(message.without_data, n),
     m.PromotionRequested: lambda message, n: _check_migrations(message.migrations, n),
-    m.MigrationOpened: lambda message, n: _check_migrations(
-        (message.migration, *message.completed), n
-    ),
 }

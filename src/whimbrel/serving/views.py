@@ -56,7 +56,8 @@ class Views:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.listeners: dict[int, Connection] = {}
+        self.listeners: dict[Connection, int] = {}
+        """With the correlation ids of their registrations."""
         self._members_view = b""
         self._members_version = -1
         self._told_version = -1
@@ -67,8 +68,7 @@ class Views:
 
     def register(self, connection: Connection, correlation: int) -> None:
         """Answer the registration and send both views."""
-        connection.view_correlation = correlation
-        self.listeners[connection.conn] = connection
+        self.listeners[connection] = correlation
         hub = self._hub
         hub.deliver(connection, encode_response(_REGISTER, correlation))
         hub.deliver(connection, with_correlation(self._members(), correlation))
@@ -79,7 +79,7 @@ class Views:
 
     def drop(self, connection: Connection) -> None:
         """The connection is gone."""
-        self.listeners.pop(connection.conn, None)
+        self.listeners.pop(connection, None)
 
     def members_changed(self) -> None:
         """A new member list is installed: tell it at once.
@@ -92,9 +92,7 @@ class Views:
             if self.table_dirty and self.listeners:
                 self._push_partitions(but=None)
             self._told_version = version
-            view = self._members()
-            for connection in self.listeners.values():
-                self._push(connection, view)
+            self._push(self._members(), but=None)
 
     def table_changed(self) -> None:
         """Rows changed; ``flush`` tells it when it is time."""
@@ -105,16 +103,20 @@ class Views:
         if self.table_dirty and self.listeners and self._hub.ctx.now_us >= self._due_us:
             self._push_partitions(but=None)
 
-    def _push(self, connection: Connection, view: bytes) -> None:
-        if connection.view_correlation is not None:
-            self._hub.deliver(connection, with_correlation(view, connection.view_correlation))
+    def _push(self, view: bytes, but: Connection | None) -> None:
+        for connection, correlation in self.listeners.items():
+            if connection is not but:
+                self._hub.deliver(connection, with_correlation(view, correlation))
 
     def _push_partitions(self, but: Connection | None) -> None:
         ctx = self._hub.ctx
         count = ctx.settings.partition_count
         self.table_dirty = False
         self._due_us = ctx.now_us + VIEW_INTERVAL_US + VIEW_INTERVAL_PER_PARTITION_US * count
-        owned = self._owned()
+        owned: dict[MemberId, list[int]] = {}
+        for pid, row in enumerate(self._hub.table.rows):
+            if row[0] is not None:
+                owned.setdefault(row[0], []).append(pid)
         if not owned:
             return
         self._partitions_version += 1
@@ -125,17 +127,7 @@ class Views:
             version=self._partitions_version,
             partitions=list(owned.items()),
         )
-        for connection in self.listeners.values():
-            if connection is not but:
-                self._push(connection, self._partitions_view)
-
-    def _owned(self) -> dict[MemberId, list[int]]:
-        owned: dict[MemberId, list[int]] = {}
-        for pid, row in enumerate(self._hub.table.rows):
-            primary = row[0]
-            if primary is not None:
-                owned.setdefault(primary, []).append(pid)
-        return owned
+        self._push(self._partitions_view, but)
 
     def _members(self) -> bytes:
         members = self._hub.ctx.members

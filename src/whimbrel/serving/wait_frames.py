@@ -13,6 +13,7 @@ import msgspec
 
 from whimbrel.core.ids import Namespace
 from whimbrel.errors import ProtocolError
+from whimbrel.serving.bodies import read_body
 from whimbrel.wire.errors import decode_errors
 from whimbrel.wire.frames import ANSWERS, parse_message
 from whimbrel.wire.protocol_table import ERROR_TYPE
@@ -41,7 +42,6 @@ class WouldWait(msgspec.Struct, frozen=True, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode_would_wait = msgspec.msgpack.Decoder(WouldWait).decode
 _decode_numbers = msgspec.msgpack.Decoder(list[int]).decode
-_DECODE_ERRORS = (msgspec.MsgspecError, ValueError)
 
 
 def encode_would_wait(found: WouldWait) -> bytes:
@@ -55,10 +55,7 @@ def decode_would_wait(answer: bytes) -> WouldWait:
     Raises:
         ProtocolError: It does not say what for.
     """
-    try:
-        return _decode_would_wait(answer[len(WOULD_WAIT) :])
-    except _DECODE_ERRORS as error:
-        raise ProtocolError(f"not what a call waits for: {error}") from error
+    return read_body(_decode_would_wait, answer[len(WOULD_WAIT) :], "what a call waits for")
 
 
 def attempt_head(hops: int, number: int, age_us: int) -> bytes:
@@ -89,10 +86,7 @@ def decode_numbers(body: bytes) -> list[int]:
     Raises:
         ProtocolError: The body is no list of numbers.
     """
-    try:
-        return _decode_numbers(body)
-    except _DECODE_ERRORS as error:
-        raise ProtocolError(f"not numbers of calls: {error}") from error
+    return read_body(_decode_numbers, body, "numbers of calls")
 
 
 def error_in(answer: bytes) -> int | None:

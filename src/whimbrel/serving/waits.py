@@ -41,7 +41,7 @@ from whimbrel.serving.wait_frames import (
 from whimbrel.serving.wait_queues import Hint, WaitQueues
 from whimbrel.wire import errors as codes
 from whimbrel.wire.errors import ALWAYS_RETRIED
-from whimbrel.wire.frames import RawMessage, message_bytes
+from whimbrel.wire.frames import RawMessage
 
 WAITING_PER_CONNECTION_MAX: Final = 10_000
 """Calls of one connection that wait: a client with one connection has those of all its threads on
@@ -135,7 +135,7 @@ class Waits:
         elif isinstance(origin, Connection):
             request = origin.waiting.get(message[5])
             if request is None or request.wait is None or not request.wait.is_here:
-                request = Request(origin, message, message_bytes(message))
+                request = Request.of(origin, message)
                 request.since_us = self._hub.ctx.now_us
                 found = WouldWait(namespace, key, timeout_ms, expired, is_remembered=True)
                 self._begin(origin, request, found)

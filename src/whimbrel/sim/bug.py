@@ -13,6 +13,7 @@ from whimbrel.core.ids import Address
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.settings import CoreSettings
 from whimbrel.serving.engine import Engine
+from whimbrel.sim.structures.configured import MAPS_ONLY
 from whimbrel.structures.kinds import KINDS
 
 
@@ -32,6 +33,7 @@ class Bug:
         seeds: range = range(1, 201),
         *,
         keeps_identity: bool = False,
+        kinds: tuple[str, ...] = MAPS_ONLY,
     ) -> None:
         self.name = plant.__name__
         self.profile = profile
@@ -40,6 +42,8 @@ class Bug:
         self.seeds = seeds
         self.keeps_identity = keeps_identity
         """Whether a process that starts again takes the identity its address had before."""
+        self.kinds = kinds
+        """Kinds of structures that clients use."""
         self.plant = plant
         """Puts the bug into an engine."""
         self._identities: dict[Address, MemberInfo] = {}

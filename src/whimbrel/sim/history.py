@@ -130,6 +130,13 @@ class Ledger(ABC):
     def lacks(self, store: Store | None) -> bool:
         """Whether a replica misses something acknowledged that no other call can have taken."""
 
+    def keeps(self, store: Store | None, operation: Operation) -> bool:
+        """Whether a replica has this acknowledged change, unless another call has taken it since.
+
+        What was lost before it, where loss is allowed, does not count.
+        """
+        return not self.lacks(store)
+
     @abstractmethod
     def is_right(self, store: Store | None) -> bool:
         """Whether a replica at rest shows what the calls so far allow."""

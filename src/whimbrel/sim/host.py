@@ -221,7 +221,7 @@ class Host:
         self.engine = world.make_engine(self.info, world.plan.settings, self._clock_us())
         self.info = self.engine.member.ctx.me
         if split_data is not None:
-            self.engine.member.take_over(split_data)
+            self.engine.member.merging.take_over(split_data)
         world.tell("started", self)
         cause = cause or self.member.ctx.new_cause()
         world.trace.mark(world.now_us, self.name, "start", self.info.id[:8], cause)

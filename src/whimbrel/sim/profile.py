@@ -13,6 +13,7 @@ import msgspec
 from whimbrel.core.settings import CoreSettings
 from whimbrel.sim.entropy import Entropy, coin, log_uniform, pick
 from whimbrel.sim.network import NetworkProfile
+from whimbrel.sim.structures.configured import MAPS_ONLY, configured
 from whimbrel.structures.map.settings import MapSettings
 
 SECOND_US = 1_000_000
@@ -31,6 +32,8 @@ OPERATOR_FAMILIES = ("states", "roles", "upgrade")
 LEAVE_TIMEOUT_US = 24 * 3600 * SECOND_US
 """Longer than any copy: with tiny chunks over a slow network a drain takes longer than the ten
 minutes that operators give it. A drain that hangs breaks L1."""
+ALL_KINDS_SHARE = 0.5
+"""How often a run uses every kind of structure; the others use maps alone, and more of them."""
 FAMILY_PROBABILITY = 0.22
 """How often a run has a family on; with so many of them most runs meet four or five."""
 
@@ -107,6 +110,8 @@ class Plan(msgspec.Struct, frozen=True):
     value_bytes_max: int
     weights: dict[str, int]
     """Operation of the register workload to weight; absent is off."""
+    kinds: tuple[str, ...]
+    """Kinds of structures that clients use; none named is every kind there is."""
     fault_gap_us: dict[str, int]
     """Family to mean pause; absent is off."""
     encoded: bool
@@ -170,10 +175,13 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     settings = _draw_settings(generator, profile, partitions, backups, asynchronous)
     if len(profile.merge_policies) > 1:
         policy = pick(entropy.of("plan-merge"), profile.merge_policies)
-        maps = tuple(
-            msgspec.structs.replace(one, merge_policy=policy) for one in settings.structures
+        structures = tuple(
+            msgspec.structs.replace(one, merge_policy=policy)
+            if isinstance(one, MapSettings)
+            else one
+            for one in settings.structures
         )
-        settings = msgspec.structs.replace(settings, structures=maps)
+        settings = msgspec.structs.replace(settings, structures=structures)
     if profile.serial_share and coin(entropy.of("plan-version"), profile.serial_share):
         settings = msgspec.structs.replace(settings, cluster_version="4.0")
     later = entropy.of("plan-later")  # so that older draws stay what they were
@@ -209,6 +217,7 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
         register_keys=pick(generator, (1, 3, 10, 40)),
         value_bytes_max=pick(generator, (8, 8, 200, 2_000)) if extreme else 100,
         weights=_draw_weights(generator, later),
+        kinds=() if coin(entropy.of("plan-kinds"), ALL_KINDS_SHARE) else MAPS_ONLY,
         fault_gap_us=gaps,
         encoded=coin(generator, 0.5),
         flush_delay_us=pick(generator, (0, 0, 50, 500)) if extreme else 0,
@@ -286,5 +295,5 @@ def _draw_settings(
         replication_max_parallel=either(10, 1, 2),
         unacknowledged_backups_max=either(200_000, 3, 50),
         backup_timeout_us=either(10 * SECOND_US, 4 * SECOND_US),
-        structures=(MapSettings("default", backups, asynchronous),),
+        structures=configured(backups, asynchronous),
     )

@@ -57,6 +57,8 @@ class Report(msgspec.Struct, frozen=True):
     threads: tuple[str, ...] = ()
     """The causal threads that were asked for (``threads``)."""
     fault_events: tuple[FaultEvent, ...] = ()
+    kinds: tuple[str, ...] = ()
+    """Of structures, as in the plan."""
 
     def document(self) -> dict[str, Any]:
         """The JSON document of ``whimbrel sim --json``."""

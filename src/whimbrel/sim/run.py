@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import msgspec
+
 from whimbrel.sim.bounds.waits import safe_wait_us
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.client import SimClient
@@ -48,7 +50,7 @@ class Run:
         length_us: int = 0,
     ) -> None:
         self.world = World(plan, entropy, make_engine)
-        models = [model(self.world) for model in MODELS.values()]
+        models = [MODELS[kind](self.world) for kind in plan.kinds or MODELS]
         self.clients = [
             SimClient(self.world, index, index < plan.smart_clients, models)
             for index in range(plan.smart_clients + plan.single_clients)
@@ -224,6 +226,8 @@ def simulate(
     entropy = Entropy(seed)
     drawn = draw_plan(entropy, chosen)
     used = plan or drawn
+    if bug is not None and plan is None:
+        used = msgspec.structs.replace(used, kinds=bug.kinds)
     length_us = max(used.profile.quick_us, int(hours * HOUR_US))
     run = Run(used, entropy, bug.make_engine if bug is not None else None, length_us)
     if script is not None:
@@ -271,6 +275,7 @@ def _report(run: Run, subject: Subject | None) -> Report:
         story=_story(world) if world.violations else (),
         threads=() if subject is None else tuple(threads(world.trace, subject)),
         fault_events=tuple(run.nemesis.events),
+        kinds=plan.kinds,
     )
 
 

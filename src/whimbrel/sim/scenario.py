@@ -33,7 +33,8 @@ from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.registry import BUGS, GUARDS
 from whimbrel.sim.report import Report
 from whimbrel.sim.run import simulate
-from whimbrel.structures.map.settings import MapSettings
+from whimbrel.sim.structures.configured import MAPS_ONLY, configured
+from whimbrel.sim.structures.kinds import MODELS
 
 SAFE = "safe"
 _PLAN_FIELDS = (
@@ -80,6 +81,8 @@ class Scenario(msgspec.Struct, frozen=True):
     guard_rules: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     """Notes that no member may make."""
+    kinds: tuple[str, ...] = MAPS_ONLY
+    """Of structures, as in the plan."""
 
     @property
     def text(self) -> str:
@@ -90,6 +93,8 @@ class Scenario(msgspec.Struct, frozen=True):
         if self.guard:
             lines.append(" ".join(("guard", self.guard, *self.guard_rules)))
         lines += [f"never {note}" for note in self.never]
+        if self.kinds != MAPS_ONLY:
+            lines.append(" ".join(("kinds", *self.kinds)))
         lines += [f"set {name} {value}" for name, value in self.overrides.items()]
         lines += [event.text() for event in self.events]
         lines += [trigger.text() for trigger in self.triggers]
@@ -119,9 +124,7 @@ class Scenario(msgspec.Struct, frozen=True):
                 plan,
                 backup_count=count,
                 async_backup_count=0,
-                settings=msgspec.structs.replace(
-                    plan.settings, structures=(MapSettings("default", count, 0),)
-                ),
+                settings=msgspec.structs.replace(plan.settings, structures=configured(count, 0)),
             )
         profile = plan.profile
         if "rounds" in self.overrides and (self.events or self.triggers):
@@ -138,6 +141,7 @@ class Scenario(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             plan,
             profile=profile,
+            kinds=self.kinds,
             settings=msgspec.structs.replace(plan.settings, **settings),
             **fields,
         )
@@ -218,6 +222,8 @@ def _about_the_run(words: list[str]) -> dict[str, Any]:
             return {"profile": value}
         case ["bug", value] if value in BUGS:
             return {"bug": value}
+        case ["kinds", *names] if all(name in MODELS for name in names):
+            return {"kinds": tuple(names)}
         case ["set", name, value] if name in (*_PLAN_FIELDS, *_SETTING_FIELDS, _BACKUPS):
             return {"overrides": {name: int(value)}}
         case ["at", second, verb, *rest]:

@@ -77,6 +77,7 @@ def shrink_run(report: Report, bug: str = "") -> Scenario:
         events,
         expectation=report.violations[0].rule,
         bug=bug,
+        kinds=report.kinds,
     )
     shrinker = Shrinker(start)
     if not shrinker.fails(start):

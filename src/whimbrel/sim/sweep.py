@@ -22,6 +22,7 @@ from whimbrel.sim.profile import SECOND_US, Plan, draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import Run
 from whimbrel.sim.safety.words import restless_because, unsafe_because
+from whimbrel.sim.structures.configured import MAPS_ONLY
 from whimbrel.sim.world import Violation
 
 
@@ -78,7 +79,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def sweep_plan(seed: int) -> Plan:
-    """Five members and three partitions with two backups, a light load, quick paths."""
+    """Five members and three partitions with two backups, a light load on maps, quick paths."""
     plan = draw_plan(Entropy(seed), profile_named("kill"))
     settings = msgspec.structs.replace(
         plan.settings,
@@ -90,7 +91,7 @@ def sweep_plan(seed: int) -> Plan:
     )
     return msgspec.structs.replace(
         plan, settings=settings, members=5, hosts=6, backup_count=2, async_backup_count=0,
-        smart_clients=1, single_clients=1, operations_per_s=20,
+        smart_clients=1, single_clients=1, operations_per_s=20, kinds=MAPS_ONLY,
     )  # fmt: skip
 
 

@@ -141,15 +141,13 @@ class Watch:
             host.lite = member.ctx.me.lite
             if not host.is_outside:
                 self.world.tell("view", host, old, new)
-            if view_changed is not None:
-                view_changed(old, new)
+            view_changed(old, new)
 
         def probed_master() -> None:
             self.world.trace.mark(self.world.now_us, host.name, "master")
             if not host.is_outside:
                 self.world.tell("became_master", host)
-            if became_master is not None:
-                became_master()
+            became_master()
 
         membership.on_view_changed = probed_view
         membership.on_became_master = probed_master

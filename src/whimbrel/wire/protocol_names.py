@@ -118,7 +118,6 @@ _SERVICES: tuple[tuple[int, str, str], ...] = (
         "addDataConnectionConfig addWanReplicationConfig addUserCodeNamespaceConfig "
         "addVectorCollectionConfig",
     ),
-    (0x1C, "FlakeIdGenerator", "newIdBatch"),
     (0x1D, "PNCounter", "get add getConfiguredReplicaCount"),
     (0x1E, "CPGroup", "createCPGroup destroyCPObject"),
     (0x1F, "CPSession", "createSession closeSession heartbeatSession generateThreadId"),

@@ -1,4 +1,4 @@
-"""The one table of client protocol messages whose shapes we know: Client and Map services.
+"""The one table of client protocol messages whose shapes we know: those of services offered here.
 
 For each message: its name, its number, the fields of request, response and events in the order
 of the protocol's definitions (2.10), and whether a client may repeat it. ``codec`` turns the
@@ -454,7 +454,6 @@ _MAP: tuple[_Row, ...] = (
     (0x49, "putAllWithMetadata", _ONCE, "name:string entries:list_SimpleEntryView", "", ()),
 )
 """Service 1, all 73 messages."""
-
 _FLAKE_ID_GENERATOR: tuple[_Row, ...] = (
     (
         0x01,

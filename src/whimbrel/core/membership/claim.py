@@ -10,6 +10,8 @@ still publishes elsewhere stays below.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import msgspec
 
 from whimbrel.core.ids import MemberId
@@ -19,6 +21,23 @@ from whimbrel.core.messages import ClaimAnswered, ClaimRequested
 from whimbrel.core.model import MemberInfo, MemberList
 
 CLAIM_TIMER = "membership.claim"
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """What a claimant knows of its claim, the last one."""
+
+    call: int
+    cause: str
+    newest: MemberList
+    """The newest list that contains us, our own or one shown in an answer."""
+    rounds: int = 0
+    agreed: dict[MemberId, bool] = field(default_factory=dict)
+    """Who answered this claim, and what."""
+    dropped: dict[MemberId, None] = field(default_factory=dict)
+    """Who did not answer in time, or cannot be reached."""
+    seeking: dict[MemberId, int] = field(default_factory=dict)
+    """Joiners that answered that they have no list yet, with the start of their process."""
 
 
 class Claim:
@@ -33,17 +52,7 @@ class Claim:
         """
         self._membership = membership
         self._pending_joiners = pending_joiners
-        self._call = 0
-        self._cause = ""
-        self._rounds = 0
-        self._newest = MemberList(0, ())
-        """The newest list that contains us, our own or one shown in an answer."""
-        self._agreed: dict[MemberId, bool] = {}
-        """Who answered this claim, and what."""
-        self._dropped: dict[MemberId, None] = {}
-        """Who did not answer in time, or cannot be reached."""
-        self._seeking: dict[MemberId, int] = {}
-        """Joiners that answered that they have no list yet, with the start of their process."""
+        self._attempt = _Attempt(0, "", MemberList(0, ()))
         self._linked: dict[MemberId, None] = {}
         """Whom we opened a link to without having them on our list."""
         self._refused: dict[MemberId, int] = {}
@@ -57,13 +66,7 @@ class Claim:
         if not membership.is_claiming:
             membership.is_claiming = True
             membership.accepted = None
-            self._call = ctx.next_number()
-            self._cause = ctx.cause
-            self._rounds = 0
-            self._newest = ctx.members
-            self._agreed = {}
-            self._dropped = {}
-            self._seeking = {}
+            self._attempt = _Attempt(ctx.next_number(), ctx.cause, ctx.members)
             ctx.note("mastership_claimed", "warning", version=ctx.members.version)
             self._ask()
         self._maybe_conclude()
@@ -88,12 +91,12 @@ class Claim:
         membership, settings = self._membership, self._membership.ctx.settings
         if not membership.is_claiming:
             return
-        membership.ctx.resume(self._cause)
-        self._rounds += 1
-        if self._rounds * settings.call_timeout_us >= settings.claim_timeout_us:
+        membership.ctx.resume(self._attempt.cause)
+        self._attempt.rounds += 1
+        if self._attempt.rounds * settings.call_timeout_us >= settings.claim_timeout_us:
             for info in (*self._electorate(), *self._outsiders()):
-                if info.id not in self._agreed:
-                    self._dropped[info.id] = None
+                if info.id not in self._attempt.agreed:
+                    self._attempt.dropped[info.id] = None
         self._ask()
 
     def on_answer(self, sender: MemberId, answer: ClaimAnswered) -> bool:
@@ -103,20 +106,20 @@ class Claim:
             False when the answer shows a newer list without us: we were removed.
         """
         membership, ctx = self._membership, self._membership.ctx
-        if not membership.is_claiming or answer.call != self._call:
+        if not membership.is_claiming or answer.call != self._attempt.call:
             return True
-        if answer.list.version > self._newest.version:
+        if answer.list.version > self._attempt.newest.version:
             if answer.list.get(ctx.id) is None:
                 if not ctx.is_member(sender):
-                    self._dropped[sender] = None
+                    self._attempt.dropped[sender] = None
                 return False
-            self._newest = answer.list
+            self._attempt.newest = answer.list
             self._ask()
-        elif self._newest.get(sender) is None:
-            self._dropped[sender] = None  # a newer list than its own is without it
+        elif self._attempt.newest.get(sender) is None:
+            self._attempt.dropped[sender] = None  # a newer list than its own is without it
             return True
-        self._agreed[sender] = answer.accepted or self._agreed.get(sender, False)
-        self._dropped.pop(sender, None)
+        self._attempt.agreed[sender] = answer.accepted or self._attempt.agreed.get(sender, False)
+        self._attempt.dropped.pop(sender, None)
         return True
 
     def on_seeking(self, joiner: MemberInfo, call: int) -> None:
@@ -124,35 +127,36 @@ class Claim:
 
         It will not take the old master's list any more (see ``Discovery.may_install``).
         """
-        if self._membership.is_claiming and call == self._call:
-            self._seeking[joiner.id] = joiner.started_us
+        if self._membership.is_claiming and call == self._attempt.call:
+            self._attempt.seeking[joiner.id] = joiner.started_us
 
     def on_link_failed(self, member: MemberId) -> None:
         """Somebody who is not on our list, and whom we asked, cannot be reached."""
         if self._membership.is_claiming and not self._membership.ctx.is_member(member):
-            self._dropped[member] = None
+            self._attempt.dropped[member] = None
 
     def _electorate(self) -> list[MemberInfo]:
         """Younger members of the newest list that we neither suspect nor dropped, oldest first."""
-        ids = self._newest.ids()
-        younger = self._newest.members[ids.index(self._membership.ctx.id) + 1 :]
+        ids = self._attempt.newest.ids()
+        younger = self._attempt.newest.members[ids.index(self._membership.ctx.id) + 1 :]
         return [
             info
             for info in younger
-            if info.id not in self._dropped and not self._membership.detector.is_suspected(info.id)
+            if info.id not in self._attempt.dropped
+            and not self._membership.detector.is_suspected(info.id)
         ]
 
     def _outsiders(self) -> list[MemberInfo]:
         """Joiners of whom we must know whether they were admitted before we conclude."""
         return [
             info
-            for info in self._pending_joiners.missing_in(self._newest)
-            if info.id not in self._dropped and info.id not in self._seeking
+            for info in self._pending_joiners.missing_in(self._attempt.newest)
+            if info.id not in self._attempt.dropped and info.id not in self._attempt.seeking
         ]
 
     def _has_agreed(self, info: MemberInfo) -> bool:
-        is_seeking = self._seeking.get(info.id) == info.started_us
-        return is_seeking or self._agreed.get(info.id, False)
+        is_seeking = self._attempt.seeking.get(info.id) == info.started_us
+        return is_seeking or self._attempt.agreed.get(info.id, False)
 
     def _unlink(self, members: MemberList) -> None:
         """Close the links of this claim to whom it did not bring onto the list."""
@@ -170,7 +174,7 @@ class Claim:
                 self._membership.want_link(info)
                 if not is_listed:
                     self._linked[info.id] = None
-                ctx.send(info.id, ClaimRequested(ctx.members.version, self._call))
+                ctx.send(info.id, ClaimRequested(ctx.members.version, self._attempt.call))
         ctx.arm(CLAIM_TIMER, ctx.settings.call_timeout_us)
 
     def _maybe_conclude(self) -> None:
@@ -178,8 +182,8 @@ class Claim:
         electorate = self._electorate()
         if self._outsiders() or not all(map(self._has_agreed, electorate)):
             return
-        ctx.resume(self._cause)
-        newest = self._newest
+        ctx.resume(self._attempt.cause)
+        newest = self._attempt.newest
         followers = {info.id for info in electorate}
         members = tuple(
             info for info in newest.members if info.id == ctx.id or info.id in followers

@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
+from whimbrel.core import messages as m
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
-from whimbrel.core.messages import (
-    StateConfirmAnswered,
-    StateConfirmRequested,
-    StateLockAnswered,
-    StateLockRequested,
-    StateUnlockAnswered,
-    StateUnlockRequested,
-)
 from whimbrel.core.model import CLUSTER_VERSIONS, ClusterState, MemberList
 
 LOCK_TIMER = "membership.state_lock"
@@ -54,56 +48,24 @@ class Table(Protocol):
 
     def local_work(self) -> str:
         """Why this member's part in migrations forbids a change, empty when nothing does."""
-        ...
 
     def pending_work(self) -> str:
         """At the master: what is under way or due in the whole cluster, empty when nothing is."""
-        ...
 
     def is_published(self) -> bool:
         """At the master: whether every member has the newest table."""
-        ...
 
     def table_mark(self) -> int:
         """What the tables of initiator and participant are compared by (PIM-31, PIM-32)."""
-        ...
 
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         """Partitions in whose rows we stand and whose data we have not got back."""
-        ...
 
     def note_without_data(self, found: Sequence[tuple[PartitionId, MemberId]]) -> None:
         """At the master: these members are to be taken out of these rows, they hold nothing."""
-        ...
 
     def stand_still_over(self) -> None:
         """The lock is gone: what waited for it may go on."""
-        ...
-
-
-class _NoTable:
-    """A member without partitions: nothing is ever under way, every table is alike."""
-
-    def local_work(self) -> str:
-        return ""
-
-    def pending_work(self) -> str:
-        return ""
-
-    def is_published(self) -> bool:
-        return True
-
-    def table_mark(self) -> int:
-        return 0
-
-    def seats_without_data(self) -> tuple[PartitionId, ...]:
-        return ()
-
-    def note_without_data(self, found: Sequence[tuple[PartitionId, MemberId]]) -> None:
-        return
-
-    def stand_still_over(self) -> None:
-        return
 
 
 class Stage(enum.Enum):
@@ -115,43 +77,40 @@ class Stage(enum.Enum):
     CONFIRMING = "confirming"
 
 
+@dataclass(slots=True, eq=False)
 class Transaction:
     """A change under way at the master."""
 
-    def __init__(
-        self,
-        name: str,
-        state: ClusterState,
-        cluster_version: str,
-        waiting: list[MemberId],
-        cause: str,
-    ) -> None:
-        self.name = name
-        self.cause = cause
-        self.state = state
-        self.cluster_version = cluster_version
-        self.stage = Stage.LOCKING
-        self.waiting = dict.fromkeys(waiting)
-        """Members whose answer to the present stage is missing."""
-        self.list_version = 0
-        """Of the list the transaction began with; of the list that commits it afterwards."""
-        self.mark = 0
-        self.until_us = 0
-        """When our own lock ends, which is before any other member's does."""
-        self.rounds = 0
-        self.refusal = DONE
-        """The result, once the change is off."""
-        self.without_data: list[tuple[PartitionId, MemberId]] = []
+    name: str
+    state: ClusterState
+    cluster_version: str
+    waiting: dict[MemberId, None]
+    """Members whose answer to the present stage is missing."""
+    cause: str
+    stage: Stage = Stage.LOCKING
+    list_version: int = 0
+    """Of the list the transaction began with; of the list that commits it afterwards."""
+    mark: int = 0
+    until_us: int = 0
+    """When our own lock ends, which is before any other member's does."""
+    rounds: int = 0
+    refusal: StateChangeResult = DONE
+    """The result, once the change is off."""
+    without_data: list[tuple[PartitionId, MemberId]] = field(default_factory=list)
 
 
 class ClusterStates:
     """Both sides of a change: the master's transaction and every member's lock."""
 
-    def __init__(self, membership: MembershipState) -> None:
-        """Begin unlocked."""
+    def __init__(self, membership: MembershipState, table: Table) -> None:
+        """Begin unlocked.
+
+        Args:
+            membership: What the parts share.
+            table: The migration room.
+        """
         self._membership = membership
-        self.table: Table = _NoTable()
-        """The migration room; set by the member."""
+        self.table = table
         self._lock = ""
         """The transaction that holds our lock, empty when none does."""
         self._transaction: Transaction | None = None
@@ -187,7 +146,7 @@ class ClusterStates:
             name,
             state or members.state,
             version or members.cluster_version,
-            ctx.others(),
+            dict.fromkeys(ctx.others()),
             ctx.cause,
         )
         is_same = (transaction.state, transaction.cluster_version) == (
@@ -242,14 +201,14 @@ class ClusterStates:
             lease_us = ctx.settings.state_lock_lease_us
             ctx.send(
                 member,
-                StateLockRequested(name, transaction.list_version, transaction.mark, lease_us),
+                m.StateLockRequested(name, transaction.list_version, transaction.mark, lease_us),
             )
         elif transaction.stage is Stage.UNLOCKING:
-            ctx.send(member, StateUnlockRequested(name))
+            ctx.send(member, m.StateUnlockRequested(name))
         else:
-            ctx.send(member, StateConfirmRequested(name, transaction.list_version))
+            ctx.send(member, m.StateConfirmRequested(name, transaction.list_version))
 
-    def on_lock_answered(self, sender: MemberId, answer: StateLockAnswered) -> None:
+    def on_lock_answered(self, sender: MemberId, answer: m.StateLockAnswered) -> None:
         """A member stands still, or refuses: then the whole change is off."""
         transaction = self._find(answer.transaction, Stage.LOCKING)
         if transaction is None or sender not in transaction.waiting:
@@ -267,10 +226,10 @@ class ClusterStates:
         self._proceed()
 
     def on_answered(
-        self, sender: MemberId, answer: StateUnlockAnswered | StateConfirmAnswered
+        self, sender: MemberId, answer: m.StateUnlockAnswered | m.StateConfirmAnswered
     ) -> None:
         """A member has given its lock back, or has the new list."""
-        is_unlock = isinstance(answer, StateUnlockAnswered)
+        is_unlock = isinstance(answer, m.StateUnlockAnswered)
         stage = Stage.UNLOCKING if is_unlock else Stage.CONFIRMING
         transaction = self._find(answer.transaction, stage)
         if transaction is not None:
@@ -386,19 +345,19 @@ class ClusterStates:
 
     # -- every member's side --------------------------------------------------------------
 
-    def on_lock_requested(self, sender: MemberId, request: StateLockRequested) -> None:
+    def on_lock_requested(self, sender: MemberId, request: m.StateLockRequested) -> None:
         """Stand still for our master, if we stand where it stands (PIM-31)."""
         name = request.transaction
         result = self._objection(sender, request)
         if result.refusal:
-            answer = StateLockAnswered(name, result.refusal, (), result.is_passing)
+            answer = m.StateLockAnswered(name, result.refusal, (), result.is_passing)
         else:
             if self._lock != name:
                 self._take_lock(name, request.lease_us)
-            answer = StateLockAnswered(name, "", self.table.seats_without_data())
+            answer = m.StateLockAnswered(name, "", self.table.seats_without_data())
         self._membership.ctx.send(sender, answer)
 
-    def _objection(self, sender: MemberId, request: StateLockRequested) -> StateChangeResult:
+    def _objection(self, sender: MemberId, request: m.StateLockRequested) -> StateChangeResult:
         """Why we do not stand still, if we do not; the same lock again is fine."""
         ctx = self._membership.ctx
         if sender != self._membership.taken_master:
@@ -414,16 +373,16 @@ class ClusterStates:
             return _passing("its partition table is another one; try again")
         return UNDER_WAY
 
-    def on_unlock_requested(self, sender: MemberId, request: StateUnlockRequested) -> None:
+    def on_unlock_requested(self, sender: MemberId, request: m.StateUnlockRequested) -> None:
         """Give back the lock of this transaction; another one's stays."""
         if request.transaction == self._lock:
             self._release()
-        self._membership.ctx.send(sender, StateUnlockAnswered(request.transaction))
+        self._membership.ctx.send(sender, m.StateUnlockAnswered(request.transaction))
 
-    def on_confirm_requested(self, sender: MemberId, request: StateConfirmRequested) -> None:
+    def on_confirm_requested(self, sender: MemberId, request: m.StateConfirmRequested) -> None:
         """Say that we have the list; without it there is no answer, and it comes again."""
         if self._membership.ctx.members.version >= request.list_version:
-            self._membership.ctx.send(sender, StateConfirmAnswered(request.transaction))
+            self._membership.ctx.send(sender, m.StateConfirmAnswered(request.transaction))
 
     def on_lock_timer(self) -> None:
         """The lease is over: whoever locked us is not heard any more."""

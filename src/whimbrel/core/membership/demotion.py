@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
+from whimbrel.core.membership.membership_state import MembershipState
 from whimbrel.core.membership.role_change import RoleChanges, refused, with_lite
 from whimbrel.core.messages import RoleChangeAnswered, RoleChangeRequested
 from whimbrel.core.model import MemberInfo
@@ -57,8 +57,7 @@ class Demotions:
             ctx.leaving = (*ctx.leaving, member)
             ctx.note("demotion_requested", member=member)
         self._wanted[member] = request
-        if membership.on_leave_requested is not None:
-            membership.on_leave_requested()
+        membership.on_leave_requested()
 
     def take(self, member: MemberId) -> bool:
         """A member is in no row any more: make it lite if that is what it waits for.
@@ -70,11 +69,7 @@ class Demotions:
         if request is None:
             return False
         membership, ctx = self._membership, self._membership.ctx
-        if (
-            membership.phase is not MemberPhase.MEMBER
-            or not ctx.is_master
-            or not ctx.is_member(member)
-        ):
+        if not membership.rules_over(member):
             return True
         self._forget(member)
         ctx.note("member_demoted", member=member)

@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
+from whimbrel.core.membership.membership_state import MembershipState
 from whimbrel.core.messages import (
     ClaimRequested,
     JoinRefused,
@@ -106,10 +106,6 @@ class Discovery:
             self._probe()
         else:
             self._found()
-
-    def stop(self) -> None:
-        """We are a member now, or have ended."""
-        self._membership.ctx.disarm(DISCOVERY_TIMER)
 
     def on_timer(self) -> None:
         """See whether a round has ended, probe again; give up after the join time-out."""
@@ -328,6 +324,5 @@ class Discovery:
             self._target = None
 
     def _ask_to_join(self) -> None:
-        if self._target is None or self._membership.phase is not MemberPhase.SEEKING:
-            return
-        self._membership.ctx.send_to(self._target.address, self._request())
+        if self._target is not None:
+            self._membership.ctx.send_to(self._target.address, self._request())

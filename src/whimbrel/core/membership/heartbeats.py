@@ -22,7 +22,7 @@ class Heartbeats:
     """The periodic part of failure detection."""
 
     def __init__(self, membership: MembershipState) -> None:
-        """Begin with ``start``."""
+        """Begin with ``beat``."""
         self._membership = membership
         self._due_us: int | None = None
         self._woken_us: int | None = None
@@ -30,10 +30,6 @@ class Heartbeats:
         self._beat_us: int | None = None
         self.gap_longest_us = 0
         """Longest time between two rounds of heartbeats."""
-
-    def start(self) -> None:
-        """Send at once and then in every interval. Called when the first list is installed."""
-        self.beat()
 
     def notice_pause(self) -> bool:
         """Compare the clock with our own timer; called before anything else of a step.
@@ -72,18 +68,14 @@ class Heartbeats:
         self.beat()
 
     def beat(self) -> None:
-        """Send heartbeats and arm the timer for the next ones."""
+        """Send heartbeats and arm the timer for the next ones; begun by the first list."""
         ctx = self._membership.ctx
         interval_us = ctx.settings.heartbeat_interval_us
         pause_us = SUSPECTED_TIMEOUTS * ctx.settings.heartbeat_timeout_us
         if self._beat_us is not None:
             self.gap_longest_us = max(self.gap_longest_us, ctx.now_us - self._beat_us)
         self._beat_us = ctx.now_us
-        version, master, make = (
-            ctx.members.version,
-            self._membership.taken_master,
-            self._membership.make_census,
-        )
+        version, master = ctx.members.version, self._membership.taken_master
         numbers = self._membership.numbers
         message = Heartbeat(version, master, asked=numbers.word() if ctx.is_master else None)
         others = ctx.others()
@@ -93,7 +85,7 @@ class Heartbeats:
             if not is_suspected or ctx.now_us - self._sent_us[member] >= pause_us:
                 self._sent_us[member] = ctx.now_us
                 if member == master:
-                    census = None if make is None else make()
+                    census = self._membership.make_census()
                     ctx.send(member, Heartbeat(version, master, census, told=numbers.take_word()))
                 else:
                     ctx.send(member, message)

@@ -7,6 +7,9 @@ nobody comes before all have noted it: if the master dies with its new list, the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import ADDRESS_TAKEN, IDENTITY_TAKEN
 from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
@@ -25,18 +28,25 @@ JOINERS_MAX = 1_000
 """Joiners that wait for the window to close; more are asked to try again."""
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A joiner that waits for the window to close."""
+
+    joiner: MemberInfo
+    cause: str
+    """Of its first request."""
+    noted: dict[MemberId, int] = field(default_factory=dict)
+    """The members that know of it, with the start of their process."""
+
+
 class Joining:
     """Takes join requests; every member answers them, only the master admits."""
 
     def __init__(self, membership: MembershipState) -> None:
         """Begin with nobody waiting."""
         self._membership = membership
-        self._waiting: dict[MemberId, JoinRequested] = {}
-        self._causes: dict[MemberId, str] = {}
-        """Of the first request of each of them."""
+        self._waiting: dict[MemberId, _Waiting] = {}
         self._first_us = 0
-        self._noted: dict[MemberId, dict[MemberId, int]] = {}
-        """Per waiting joiner the members that know of it, with the start of their process."""
         self._is_due = False
         """Whether the window is closed, and only notes are missing."""
         self._forbidden: dict[MemberId, ClusterState] = {}
@@ -69,13 +79,11 @@ class Joining:
             refused = JoinRefused("too many members join now", False, joiner.id)
             ctx.send_to(joiner.address, refused)
             return
-        self._put_waiting(request)
+        self._put_waiting(joiner)
 
     def forget(self, member: MemberId) -> None:
         """A waiting joiner says that it goes, or is not to come any more."""
         self._waiting.pop(member, None)
-        self._causes.pop(member, None)
-        self._noted.pop(member, None)
 
     def on_noted(self, sender: MemberId, noted: JoinersNoted) -> None:
         """A member knows of these joiners; what it knows of earlier processes counts nothing."""
@@ -83,45 +91,43 @@ class Joining:
         if member is None:
             return
         for info in noted.joiners:
-            request = self._waiting.get(info.id)
-            if request is not None and request.joiner == info:
-                self._noted[info.id][sender] = member.started_us
+            waiting = self._waiting.get(info.id)
+            if waiting is not None and waiting.joiner == info:
+                waiting.noted[sender] = member.started_us
 
     def on_timer(self) -> None:
         """The window closes: all who wait and are known to everybody come on one new list."""
         ctx = self._membership.ctx
         if not ctx.is_master:
-            for member in list(self._waiting):
-                self.forget(member)
+            self._waiting.clear()
             return
         self._is_due = True
         self._admit()
         if self._waiting:
             self._first_us = ctx.now_us
-            self._tell(list(self._waiting.values()))
+            self._tell(self._waiting.values())
             ctx.arm(JOIN_TIMER, ctx.settings.call_timeout_us)
 
     def follow(self) -> None:
         """A note came or a member went: admit if only that was missing."""
         is_ready = self._is_due and bool(self._waiting) and self._membership.ctx.is_master
-        if is_ready and all(map(self._is_noted, self._waiting)):
+        if is_ready and not any(map(self._unaware, self._waiting.values())):
             self._admit()
 
     def _admit(self) -> None:
         """Put those who are known to everybody on one new list, in the order of their requests."""
         ctx = self._membership.ctx
         taken = {info.address for info in ctx.members.members}
-        for member, request in list(self._waiting.items()):
-            is_in = ctx.is_member(member) or request.joiner.address in taken
-            if is_in or not (self._may_join(request.joiner) or self._is_changing()):
+        for member, waiting in list(self._waiting.items()):
+            is_in = ctx.is_member(member) or waiting.joiner.address in taken
+            if is_in or not (self._may_join(waiting.joiner) or self._is_changing()):
                 self.forget(member)
-        joiners = [
-            request.joiner for member, request in self._waiting.items() if self._is_noted(member)
-        ]
+        noted = [waiting for waiting in self._waiting.values() if not self._unaware(waiting)]
         # Who was told to go counts on this list: a joiner could take data that goes with it.
-        if not joiners or self._membership.parting or self._is_changing():
+        if not noted or self._membership.parting or self._is_changing():
             return
-        ctx.resume(self._causes[joiners[0].id])
+        ctx.resume(noted[0].cause)
+        joiners = [waiting.joiner for waiting in noted]
         for info in joiners:
             self.forget(info.id)
         members = ctx.members
@@ -177,9 +183,9 @@ class Joining:
 
     # -- who knows ------------------------------------------------------------------------
 
-    def _unaware(self, joiner: MemberId) -> list[MemberId]:
+    def _unaware(self, waiting: _Waiting) -> list[MemberId]:
         """Members that have to know of a waiting joiner and do not; suspected ones do not count."""
-        membership, noted = self._membership, self._noted[joiner]
+        membership, noted = self._membership, waiting.noted
         return [
             info.id
             for info in membership.ctx.members.members
@@ -190,17 +196,14 @@ class Joining:
 
     def has_data_joiner(self) -> bool:
         """Whether somebody waits who can hold data."""
-        return any(not request.joiner.lite for request in self._waiting.values())
+        return any(not waiting.joiner.lite for waiting in self._waiting.values())
 
-    def _is_noted(self, joiner: MemberId) -> bool:
-        return not self._unaware(joiner)
-
-    def _tell(self, requests: list[JoinRequested]) -> None:
+    def _tell(self, those: Iterable[_Waiting]) -> None:
         """Tell every member of the joiners that it does not know, in one message."""
         unaware: dict[MemberId, list[MemberInfo]] = {}
-        for request in requests:
-            for member in self._unaware(request.joiner.id):
-                unaware.setdefault(member, []).append(request.joiner)
+        for waiting in those:
+            for member in self._unaware(waiting):
+                unaware.setdefault(member, []).append(waiting.joiner)
         for member, joiners in unaware.items():
             self._membership.ctx.send(member, JoinersTold(tuple(joiners)))
 
@@ -247,20 +250,18 @@ class Joining:
         elif self._membership.displaced_by(joiner) is not None:
             self._membership.detector.gone(joiner.id, IDENTITY_TAKEN)
 
-    def _put_waiting(self, request: JoinRequested) -> None:
+    def _put_waiting(self, joiner: MemberInfo) -> None:
         """Add the joiner and close the window soon, but not later than its maximum."""
         ctx = self._membership.ctx
-        joiner = request.joiner
-        known = self._waiting.get(joiner.id)
-        is_new = known is None
+        waiting = self._waiting.get(joiner.id)
+        is_new = waiting is None
         self._drop_address(joiner.address, except_for=joiner.id)
         if not self._waiting:
             self._first_us = ctx.now_us
-        if known is None or known.joiner != joiner:
-            self._noted[joiner.id] = {}
-        self._waiting[joiner.id] = request
-        self._causes.setdefault(joiner.id, ctx.cause)
-        self._tell([request])
+        if waiting is None or waiting.joiner != joiner:
+            cause = ctx.cause if waiting is None else waiting.cause
+            waiting = self._waiting[joiner.id] = _Waiting(joiner, cause)
+        self._tell([waiting])
         if is_new:
             self._is_due = False
         if is_new or not ctx.is_armed(JOIN_TIMER):
@@ -268,6 +269,6 @@ class Joining:
             ctx.arm(JOIN_TIMER, min(ctx.settings.join_window_us, left_us))
 
     def _drop_address(self, address: Address, except_for: MemberId) -> None:
-        for member, request in list(self._waiting.items()):
-            if request.joiner.address == address and member != except_for:
+        for member, waiting in list(self._waiting.items()):
+            if waiting.joiner.address == address and member != except_for:
                 self.forget(member)

@@ -6,9 +6,8 @@ room decides when a member is in no row any more (P12) and then calls ``allow``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from whimbrel.core.ids import MemberId
+from whimbrel.core.membership.demotion import Demotions
 from whimbrel.core.membership.joining import Joining
 from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
 from whimbrel.core.messages import GoodbyeTold, LeaveAllowed, LeaveRequested
@@ -24,19 +23,19 @@ a request under way to it when its connections end. Table news are coalesced by 
 class Leaving:
     """The leaver's and the master's side of a graceful leave."""
 
-    def __init__(self, membership: MembershipState, joining: Joining) -> None:
+    def __init__(self, membership: MembershipState, joining: Joining, demotions: Demotions) -> None:
         """Begin with nobody leaving.
 
         Args:
             membership: What the parts share.
             joining: Who waits to come in.
+            demotions: Told of a leaver before it counts as one.
         """
+        self._demotions = demotions
         self._membership = membership
         self._joining = joining
         self.is_wanted = False
         """Whether this member is on its way out."""
-        self.before_request: Callable[[MemberId], None] | None = None
-        """At the master: told of a leaver before it counts as one."""
         self._asked: MemberId | None = None
         self._last_call = 0
         """Number of the request whose answer lets us go; 0 before the grace is over."""
@@ -131,8 +130,7 @@ class Leaving:
         goodbye = GoodbyeTold(membership.ctx.id, self._is_end, membership.numbers.last_word())
         membership.ctx.broadcast(goodbye)
         membership.ctx.disarm(LEAVE_TIMER)
-        if membership.on_left is not None:
-            membership.on_left()
+        membership.on_left()
         membership.stop("left", 0, is_end=self._is_end)
 
     # -- master ---------------------------------------------------------------------------
@@ -151,13 +149,11 @@ class Leaving:
         if info.lite:
             self.allow(member)
             return
-        if self.before_request is not None:
-            self.before_request(member)
+        self._demotions.before_leave(member)
         if member not in ctx.leaving:
             ctx.leaving = (*ctx.leaving, member)
             ctx.note("leave_requested", member=member)
-        if membership.on_leave_requested is not None:
-            membership.on_leave_requested()
+        membership.on_leave_requested()
 
     def allow(self, member: MemberId) -> None:
         """The member is in no row: let it go. Ignored unless we are master and it is a member.
@@ -166,11 +162,7 @@ class Leaving:
         that can have it: the permission then waits for the list with it, and for its copies.
         """
         membership, ctx = self._membership, self._membership.ctx
-        if (
-            membership.phase is not MemberPhase.MEMBER
-            or not ctx.is_master
-            or not ctx.is_member(member)
-        ):
+        if not membership.rules_over(member):
             return
         is_end = all(info.id in ctx.leaving for info in ctx.data_members())
         if is_end and self._joining.has_data_joiner():

@@ -71,19 +71,19 @@ class MembershipState:
         with; one that is removed before it knew may ask again under its identity."""
         self.parting: dict[MemberId, None] = {}
         """At the master: members that were told to go and are still on the list."""
-        self.on_view_changed: Callable[[MemberList, MemberList], None] | None = None
-        self.on_became_master: Callable[[], None] | None = None
-        self.on_leave_requested: Callable[[], None] | None = None
-        self.on_joined: Callable[[], None] | None = None
-        self.on_expelled: Callable[[str], None] | None = None
-        self.on_left: Callable[[], None] | None = None
-        self.on_end_told: Callable[[MemberId], None] | None = None
+        self.on_view_changed: Callable[[MemberList, MemberList], None] = lambda _old, _new: None
+        self.on_became_master: Callable[[], None] = lambda: None
+        self.on_leave_requested: Callable[[], None] = lambda: None
+        self.on_joined: Callable[[], None] = lambda: None
+        self.on_expelled: Callable[[str], None] = lambda _reason: None
+        self.on_left: Callable[[], None] = lambda: None
+        self.on_end_told: Callable[[MemberId], None] = lambda _member: None
         """Told of a member that has said what ends with it, while all leave; it is still listed."""
-        self.discarded: Callable[[bool], tuple[LostStructure, ...]] | None = None
+        self.discarded: Callable[[bool], tuple[LostStructure, ...]] = lambda _is_end: ()
         """Gives what ends with us; told whether all data members leave."""
-        self.make_census: Callable[[], Census | None] | None = None
+        self.make_census: Callable[[], Census | None] = lambda: None
         """Gives what the next heartbeat tells the master of our entries."""
-        self.on_census: Callable[[MemberId, Census], None] | None = None
+        self.on_census: Callable[[MemberId, Census], None] = lambda _member, _census: None
         self._links: dict[MemberId, Address] = {}
 
     # -- who rules ------------------------------------------------------------------------
@@ -94,6 +94,11 @@ class MembershipState:
         if self.is_claiming:
             return self.ctx.id
         return self.accepted or self.ctx.master
+
+    def rules_over(self, member: MemberId) -> bool:
+        """Whether we are the master of a list with this member."""
+        ctx = self.ctx
+        return self.phase is MemberPhase.MEMBER and ctx.is_master and ctx.is_member(member)
 
     def older_than(self, member: MemberId) -> list[MemberId]:
         """Members of the installed list in front of ``member``, oldest first."""
@@ -229,15 +234,13 @@ class MembershipState:
     def _call_back(
         self, old: MemberList, new: MemberList, was_joined: bool, was_master: bool
     ) -> None:
-        if self.on_view_changed is not None:
-            self.on_view_changed(old, new)
+        self.on_view_changed(old, new)
         self.is_joined = True
-        if not was_joined and self.on_joined is not None:
+        if not was_joined:
             self.on_joined()
         if self.ctx.is_master and not was_master:
             self.ctx.note("became_master", version=new.version)
-            if self.on_became_master is not None:
-                self.on_became_master()
+            self.on_became_master()
 
     # -- ways out -------------------------------------------------------------------------
 
@@ -251,7 +254,7 @@ class MembershipState:
         """
         self.phase = MemberPhase.ENDED
         self.ctx.note("stopped", "info" if exit_status == 0 else "error", reason=reason)
-        gone = () if self.discarded is None else self.discarded(is_end)
+        gone = self.discarded(is_end)
         if gone:
             entries = sum(one.entries or 0 for one in gone)
             words = structures_in_words(gone)
@@ -263,5 +266,4 @@ class MembershipState:
         self.phase = MemberPhase.ENDED
         self.is_joined = False
         self.ctx.note("expelled", "error", reason=reason)
-        if self.on_expelled is not None:
-            self.on_expelled(reason)
+        self.on_expelled(reason)

@@ -8,6 +8,7 @@ lite is in ``demotion``. A wish ends in exactly one way: fulfilled, or with an e
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import msgspec
 
@@ -36,10 +37,8 @@ PROBLEMS: dict[str, type[GridError]] = {
 
 def problem_of(error: GridError) -> str:
     """The word for an error in an answer; whatever has none is an illegal state."""
-    for word, kind in PROBLEMS.items():
-        if isinstance(error, kind):
-            return word
-    return "illegal_state"
+    found = (word for word, kind in PROBLEMS.items() if isinstance(error, kind))
+    return next(found, "illegal_state")
 
 
 def error_of(problem: str, reason: str) -> GridError:
@@ -65,18 +64,16 @@ def with_lite(members: MemberList, member: MemberId, lite: bool) -> MemberList:
     )
 
 
+@dataclass(slots=True, eq=False)
 class Wish:
     """What this member wants to become, and who waits for it."""
 
-    __slots__ = ("call", "cause", "lite", "master", "waiters")
-
-    def __init__(self, call: int, lite: bool, master: MemberId, cause: str) -> None:
-        self.call = call
-        self.cause = cause
-        self.lite = lite
-        self.master = master
-        """Whom we ask; a promotion fails when this one is master no longer (GCM-24)."""
-        self.waiters: list[Then] = []
+    call: int
+    lite: bool
+    master: MemberId
+    """Whom we ask; a promotion fails when this one is master no longer (GCM-24)."""
+    cause: str
+    waiters: list[Then]
 
 
 class RoleChanges:
@@ -90,7 +87,7 @@ class RoleChanges:
         """
         self._membership = membership
         self.wish: Wish | None = None
-        self.demote: Callable[[RoleChangeRequested], None] | None = None
+        self.demote: Callable[[RoleChangeRequested], None] = lambda _request: None
         """The master's side of a demotion."""
         self.draining: Collection[MemberId] = ()
         """At the master: members whose demotion is under way; it goes on in whatever state."""
@@ -107,23 +104,20 @@ class RoleChanges:
         Returns:
             The number of the wish, 0 when it ended at once.
         """
+        ctx, wish = self._membership.ctx, self.wish
         refusal = self._refusal(lite)
         if refusal is not None:
             then(refusal)
             return 0
-        wish = self.wish
-        if wish is None:
-            master = self._membership.taken_master
-            if master is None:
-                then(IllegalStateError("this member knows no master"))
-                return 0
-            wish = self.wish = Wish(
-                self._membership.ctx.next_number(), lite, master, self._membership.ctx.cause
-            )
+        if wish is not None:
             wish.waiters.append(then)
-            self._ask(wish)
-        else:
-            wish.waiters.append(then)
+            return wish.call
+        master = self._membership.taken_master
+        if master is None:
+            then(IllegalStateError("this member knows no master"))
+            return 0
+        wish = self.wish = Wish(ctx.next_number(), lite, master, ctx.cause, [then])
+        self._ask(wish)
         return wish.call
 
     def _refusal(self, lite: bool) -> GridError | None:
@@ -138,8 +132,6 @@ class RoleChanges:
             )
         if ctx.me.lite == lite:
             return IllegalStateError(f"this member is a {_kind(lite)} member already")
-        if self.wish is not None and self.wish.lite != lite:
-            return IllegalStateError(f"this member is about to become a {_kind(not lite)} member")
         if self.wish is not None and len(self.wish.waiters) >= WAITERS_MAX:
             return IllegalStateError(f"{WAITERS_MAX} callers wait for this change already")
         return None
@@ -179,7 +171,7 @@ class RoleChanges:
     def follow(self) -> None:
         """A new list, or another master: the wish may be fulfilled, or never will be (GCM-24)."""
         wish, membership = self.wish, self._membership
-        if wish is None or membership.phase is not MemberPhase.MEMBER:
+        if wish is None:
             return
         if membership.ctx.me.lite == wish.lite:
             self._end(None)
@@ -221,7 +213,7 @@ class RoleChanges:
                 ctx.send_to(address, answer)
             return
         info = ctx.members.get(request.member)
-        if request.lite and self.demote is not None:
+        if request.lite:
             self.demote(request)
             return
         if info is not None and info.lite:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from whimbrel.core import messages as m
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Address, MemberId
@@ -22,6 +23,7 @@ from whimbrel.core.membership.cluster_state import (
     LOCK_TIMER,
     ClusterStates,
     StateChangeResult,
+    Table,
 )
 from whimbrel.core.membership.demotion import Demotions
 from whimbrel.core.membership.detector import ADDRESS_TAKEN, LEFT
@@ -34,32 +36,7 @@ from whimbrel.core.membership.membership_state import PUBLISH_TIMER, MemberPhase
 from whimbrel.core.membership.pending_joiners import PendingJoiners
 from whimbrel.core.membership.role_change import ROLE_TIMER, RoleChanges, Then
 from whimbrel.core.membership.split_brain import told_of
-from whimbrel.core.messages import (
-    ClaimAnswered,
-    ClaimRequested,
-    GoodbyeTold,
-    Heartbeat,
-    JoinersNoted,
-    JoinersTold,
-    JoinRefused,
-    JoinRequested,
-    LeaveAllowed,
-    LeaveOrdered,
-    LeaveRequested,
-    MembersPublished,
-    Message,
-    ProbeAnswered,
-    ProbeRequested,
-    RoleChangeAnswered,
-    RoleChangeRequested,
-    StateConfirmAnswered,
-    StateConfirmRequested,
-    StateLockAnswered,
-    StateLockRequested,
-    StateUnlockAnswered,
-    StateUnlockRequested,
-    SuspicionTold,
-)
+from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState, MemberList
 
 Handler = Callable[[MemberId, Address, Any], None]
@@ -74,11 +51,12 @@ class Membership(MembershipState):
     anything.
     """
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, table: Table) -> None:
         """Build the parts; nothing happens before ``on_started``.
 
         Args:
             ctx: Shared with the other rooms.
+            table: What a change of the cluster state asks: the migration room.
         """
         super().__init__(ctx)
         ctx.me = msgspec.structs.replace(ctx.me, started_us=ctx.started_us)
@@ -87,41 +65,41 @@ class Membership(MembershipState):
         self.joining = Joining(self)
         self.pending_joiners = PendingJoiners(self)
         self.claim = Claim(self, self.pending_joiners)
-        self.leave = Leaving(self, self.joining)
         self.roles = RoleChanges(self)
         self.demotions = Demotions(self, self.roles)
-        self.leave.before_request = self.demotions.before_leave
+        self.leave = Leaving(self, self.joining, self.demotions)
         self.expulsion = Expulsion(self, self.heartbeats)
-        self.states = ClusterStates(self)
+        self.states = ClusterStates(self, table)
         self._messages: dict[type[Message], Handler] = {
-            ProbeRequested: self._on_probe,
-            ProbeAnswered: self._on_probe_answered,
-            JoinRequested: self._on_join_requested,
-            JoinRefused: self._in(MemberPhase.SEEKING, self.discovery.on_refused),
-            JoinersTold: self._in(MemberPhase.MEMBER, self.pending_joiners.on_told),
-            JoinersNoted: self._in(MemberPhase.MEMBER, self.joining.on_noted),
-            MembersPublished: self._on_members,
-            Heartbeat: self._on_heartbeat,
-            SuspicionTold: self._on_suspicion,
-            ClaimRequested: self._on_claim,
-            ClaimAnswered: self._on_claim_answered,
-            LeaveRequested: self._in(MemberPhase.MEMBER, self.leave.on_request),
-            LeaveAllowed: self._in(MemberPhase.MEMBER, self.leave.on_allowed),
-            LeaveOrdered: self._on_leave_ordered,
-            GoodbyeTold: self._on_goodbye,
-            RoleChangeRequested: self._on_role_requested,
-            RoleChangeAnswered: self._in(MemberPhase.MEMBER, self.roles.on_answer),
+            m.ProbeRequested: self._on_probe,
+            m.ProbeAnswered: self._on_probe_answered,
+            m.JoinRequested: self._on_join_requested,
+            m.JoinRefused: self._on_join_refused,
+            m.MembersPublished: self._on_members,
+            m.Heartbeat: self._on_heartbeat,
+            m.SuspicionTold: self._on_suspicion,
+            m.ClaimRequested: self._on_claim,
+            m.ClaimAnswered: self._on_claim_answered,
+            m.LeaveOrdered: self._on_leave_ordered,
+            m.GoodbyeTold: self._on_goodbye,
+            m.RoleChangeRequested: self._on_role_requested,
         }
         states = self.states
-        self._state_messages: dict[type[Message], Callable[[MemberId, Any], None]] = {
-            StateLockRequested: states.on_lock_requested,
-            StateLockAnswered: states.on_lock_answered,
-            StateUnlockRequested: states.on_unlock_requested,
-            StateUnlockAnswered: states.on_answered,
-            StateConfirmRequested: states.on_confirm_requested,
-            StateConfirmAnswered: states.on_answered,
+        self._listed: dict[type[Message], Callable[[MemberId, Any], None]] = {
+            m.JoinersTold: self.pending_joiners.on_told,
+            m.JoinersNoted: self.joining.on_noted,
+            m.LeaveRequested: self.leave.on_request,
+            m.LeaveAllowed: self.leave.on_allowed,
+            m.RoleChangeAnswered: self.roles.on_answer,
+            m.StateLockRequested: states.on_lock_requested,
+            m.StateLockAnswered: states.on_lock_answered,
+            m.StateUnlockRequested: states.on_unlock_requested,
+            m.StateUnlockAnswered: states.on_answered,
+            m.StateConfirmRequested: states.on_confirm_requested,
+            m.StateConfirmAnswered: states.on_answered,
         }
-        self._messages |= dict.fromkeys(self._state_messages, self._on_state_message)
+        """Of what counts from members of our list only, the takers."""
+        self._messages |= dict.fromkeys(self._listed, self._on_listed)
         self._timers: dict[str, Callable[[], None]] = {
             DISCOVERY_TIMER: self.discovery.on_timer,
             HEARTBEAT_TIMER: self.heartbeats.on_timer,
@@ -202,11 +180,7 @@ class Membership(MembershipState):
         if self.phase is MemberPhase.MEMBER:
             self.detector.link_restored(member)
             self._react()
-            if (
-                self.phase is MemberPhase.MEMBER
-                and self.ctx.is_master
-                and self.ctx.is_member(member)
-            ):
+            if self.rules_over(member):
                 self.publish(member)
                 self.states.link_restored(member)
 
@@ -228,10 +202,6 @@ class Membership(MembershipState):
         """
         if not self.demotions.take(member):
             self.leave.allow(member)
-
-    def leaving(self) -> bool:
-        """Whether this member is on its way out."""
-        return self.leave.is_wanted
 
     def want_role(self, lite: bool, then: Then) -> int:
         """Become lite or a data member; ``then`` is told how it ended. See ``RoleChanges``."""
@@ -264,7 +234,7 @@ class Membership(MembershipState):
         """
         is_first = self.phase is MemberPhase.SEEKING
         if is_first:
-            self.discovery.stop()
+            self.ctx.disarm(DISCOVERY_TIMER)
         self.states.before_list(new)
         if new.master == self.ctx.id:
             self.demotions.before_list(new.members)
@@ -273,7 +243,7 @@ class Membership(MembershipState):
         super().install(new)
         self.pending_joiners.forget_listed()
         if is_first and self.phase is MemberPhase.MEMBER:
-            self.heartbeats.start()
+            self.heartbeats.beat()
             self.expulsion.start()
         self.states.after_list()
 
@@ -309,12 +279,10 @@ class Membership(MembershipState):
 
     def _remove_suspected(self) -> None:
         """Only the master removes members, all that it suspects in one new list."""
-        suspected = self.detector.suspected()
-        if not suspected:
-            return
-        members = self.ctx.members
-        kept = tuple(info for info in members.members if info.id not in suspected)
-        self.install(members.with_members(kept))
+        suspected, members = self.detector.suspected(), self.ctx.members
+        if suspected:
+            kept = tuple(info for info in members.members if info.id not in suspected)
+            self.install(members.with_members(kept))
 
     def _on_publish_timer(self) -> None:
         if self.phase is MemberPhase.MEMBER and self.ctx.is_master:
@@ -322,21 +290,11 @@ class Membership(MembershipState):
 
     # -- messages -------------------------------------------------------------------------
 
-    def _in(self, phase: MemberPhase, take: Callable[[MemberId, Any], None]) -> Handler:
-        """A part's handler of a message that counts in one phase only."""
+    def _on_listed(self, sender: MemberId, address: Address, message: Message) -> None:
+        if self.ctx.is_member(sender):
+            self._listed[type(message)](sender, message)
 
-        def handle(sender: MemberId, address: Address, message: Message) -> None:
-            if self.phase is phase:
-                take(sender, message)
-
-        return handle
-
-    def _on_state_message(self, sender: MemberId, address: Address, message: Message) -> None:
-        """About a change of the cluster state; only members of our list take part in one."""
-        if self.phase is MemberPhase.MEMBER and self.ctx.is_member(sender):
-            self._state_messages[type(message)](sender, message)
-
-    def _on_probe(self, sender: MemberId, address: Address, probe: ProbeRequested) -> None:
+    def _on_probe(self, sender: MemberId, address: Address, probe: m.ProbeRequested) -> None:
         ctx = self.ctx
         if probe.cluster_name != ctx.settings.cluster_name:
             ctx.note("foreign_probe", "warning", address=str(address), name=probe.cluster_name)
@@ -350,18 +308,24 @@ class Membership(MembershipState):
         # While joined we always name somebody: "none" would let the prober found a cluster.
         master = self.taken_master
         info = None if master is None else ctx.members.get(master)
-        answer = ProbeAnswered(ctx.settings.cluster_name, ctx.me, info, probe.asked)
+        answer = m.ProbeAnswered(ctx.settings.cluster_name, ctx.me, info, probe.asked)
         ctx.send_to(probe.sender.address, answer)
         self.joining.show_list(probe.sender)
 
-    def _on_probe_answered(self, sender: MemberId, address: Address, answer: ProbeAnswered) -> None:
+    def _on_probe_answered(
+        self, sender: MemberId, address: Address, answer: m.ProbeAnswered
+    ) -> None:
         if self.phase is MemberPhase.SEEKING:
             self.discovery.on_answer(answer)
         else:
             self.expulsion.on_answer(answer)
 
+    def _on_join_refused(self, sender: MemberId, address: Address, refusal: m.JoinRefused) -> None:
+        if self.phase is MemberPhase.SEEKING:
+            self.discovery.on_refused(sender, refusal)
+
     def _on_join_requested(
-        self, sender: MemberId, address: Address, request: JoinRequested
+        self, sender: MemberId, address: Address, request: m.JoinRequested
     ) -> None:
         if self.phase is MemberPhase.MEMBER:
             self.claim.on_seeking(request.joiner, request.claim)
@@ -381,7 +345,7 @@ class Membership(MembershipState):
             and self.claim.may_follow(sender)
         )
 
-    def _on_members(self, sender: MemberId, address: Address, message: MembersPublished) -> None:
+    def _on_members(self, sender: MemberId, address: Address, message: m.MembersPublished) -> None:
         """Install a list: from our master, newer than ours, with us in it (M1)."""
         new, ours = message.list, self.ctx.members
         mine = new.get(self.ctx.id)
@@ -407,7 +371,7 @@ class Membership(MembershipState):
             self.install(new)
         self.numbers.on_asked(message.numbers)
 
-    def _on_heartbeat(self, sender: MemberId, address: Address, beat: Heartbeat) -> None:
+    def _on_heartbeat(self, sender: MemberId, address: Address, beat: m.Heartbeat) -> None:
         if self.phase is MemberPhase.SEEKING:
             self.discovery.on_heartbeat(sender, beat.master)
         if self.phase is not MemberPhase.MEMBER:
@@ -420,17 +384,17 @@ class Membership(MembershipState):
         self.numbers.on_told(member, beat.told)
         if sender == self.taken_master:
             self.numbers.on_asked(beat.asked)
-        if beat.census is not None and self.on_census is not None:
+        if beat.census is not None:
             self.on_census(sender, beat.census)
         self.claim.on_heartbeat(sender, beat.master)
         if self.ctx.is_master and beat.list_version < self.ctx.members.version:
             self.publish(sender)
 
-    def _on_suspicion(self, sender: MemberId, address: Address, told: SuspicionTold) -> None:
+    def _on_suspicion(self, sender: MemberId, address: Address, told: m.SuspicionTold) -> None:
         if self.phase is MemberPhase.MEMBER:
             self.expulsion.on_told(sender, address, told)
 
-    def _on_claim(self, sender: MemberId, address: Address, request: ClaimRequested) -> None:
+    def _on_claim(self, sender: MemberId, address: Address, request: m.ClaimRequested) -> None:
         if self.phase is MemberPhase.SEEKING:
             self.discovery.on_claim(sender, address, request)
         if self.phase is not MemberPhase.MEMBER:
@@ -440,23 +404,25 @@ class Membership(MembershipState):
         else:
             self.expulsion.tell(sender, address, request.list_version)
 
-    def _on_claim_answered(self, sender: MemberId, address: Address, answer: ClaimAnswered) -> None:
+    def _on_claim_answered(
+        self, sender: MemberId, address: Address, answer: m.ClaimAnswered
+    ) -> None:
         if self.phase is MemberPhase.MEMBER and not self.claim.on_answer(sender, answer):
             self.expulsion.on_told(sender, address, told_of(answer.list))
 
     def _on_role_requested(
-        self, sender: MemberId, address: Address, request: RoleChangeRequested
+        self, sender: MemberId, address: Address, request: m.RoleChangeRequested
     ) -> None:
         if self.phase is MemberPhase.MEMBER:
             self.roles.on_request(sender, address, request)
 
-    def _on_leave_ordered(self, sender: MemberId, address: Address, order: LeaveOrdered) -> None:
+    def _on_leave_ordered(self, sender: MemberId, address: Address, order: m.LeaveOrdered) -> None:
         if order.member == self.ctx.id:
             self.leave.want()
 
-    def _on_goodbye(self, sender: MemberId, address: Address, goodbye: GoodbyeTold) -> None:
+    def _on_goodbye(self, sender: MemberId, address: Address, goodbye: m.GoodbyeTold) -> None:
         if goodbye.member == sender:
-            if goodbye.is_end and self.on_end_told is not None:
+            if goodbye.is_end:
                 self.on_end_told(sender)
             self.detector.gone(sender, LEFT)
             self.joining.forget(sender)

@@ -6,15 +6,17 @@ as entries are merged. Knows no messages and no kinds of structures.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from whimbrel.core.ids import MemberId, PartitionId, Row
+from whimbrel.core.ids import MemberId, PartitionId, Row, hottest_index
 from whimbrel.core.messages import MergeRequested, RegistryEntry
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 
 
+@dataclass(slots=True, eq=False)
 class Offer:
     """A chunk of a leftover that is offered to primaries until one of them accepts it.
 
@@ -23,11 +25,8 @@ class Offer:
         asked: Who may have decided it already, and is asked before anybody else.
     """
 
-    __slots__ = ("asked", "message")
-
-    def __init__(self, message: MergeRequested, asked: MemberId | None = None) -> None:
-        self.message = message
-        self.asked = asked
+    message: MergeRequested
+    asked: MemberId | None = None
 
     def again(self, call: int) -> Offer:
         """The same offer by another incarnation, under a call of its own."""
@@ -76,30 +75,21 @@ class SplitData:
         return sum(leftover.remaining for leftover in self.leftovers)
 
 
-def hottest_listed(row: Row, listed: Sequence[MemberId]) -> MemberId | None:
-    """The hottest holder of a row that is on a member list: the primary, or who would become it."""
-    for member in row:
-        if member is not None and member in listed:
-            return member
-    return None
-
-
 def leftovers_of(
-    mine: MemberId, partitions: Iterable[PartitionReplica], listed: Sequence[MemberId]
+    partitions: Iterable[PartitionReplica], is_listed: Callable[[MemberId], bool]
 ) -> list[Leftover]:
     """The fragments, of every kind, that we answer for: as primary, or as the hottest survivor.
 
     Every entry that the part of the cluster acknowledged is so handed over by one of its members.
 
     Args:
-        mine: This member.
-        partitions: What it holds.
-        listed: The members of its part.
+        partitions: What this member holds.
+        is_listed: Whether a member is one of its part.
     """
     found: list[Leftover] = []
     for partition in partitions:
         fragments = partition.fragments
-        if fragments and hottest_listed(partition.row, listed) == mine:
+        if fragments and hottest_index(partition.row, is_listed) == partition.index:
             held = [fragments[namespace] for namespace in sorted(fragments)]
             found += [Leftover(one, partition.row) for one in held if len(one.store)]
     return found

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -39,16 +40,14 @@ DRAIN_TIMEOUT_US = 60_000_000
 """A leave waits for the merge while it makes progress within this time."""
 
 
+@dataclass(slots=True, eq=False)
 class _Piece:
     """A chunk under way."""
 
-    __slots__ = ("is_refused", "leftover", "offer", "sent_us")
-
-    def __init__(self, leftover: Leftover, offer: Offer) -> None:
-        self.leftover = leftover
-        self.offer = offer
-        self.is_refused = False
-        self.sent_us = 0
+    leftover: Leftover
+    offer: Offer
+    is_refused: bool = False
+    sent_us: int = 0
 
 
 class Merging:

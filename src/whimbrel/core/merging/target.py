@@ -7,6 +7,7 @@ the synchronous backups have it. A request may come twice; the first answer is k
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -27,18 +28,14 @@ ChunkKey = tuple[MemberId, int]
 """Who offered a chunk first, and the number that it had there."""
 
 
+@dataclass(slots=True, eq=False)
 class MergeWait:
     """A merged chunk whose backups have not all acknowledged; the owner of their replies."""
 
-    __slots__ = ("answered", "key", "sender", "target")
-
-    def __init__(
-        self, target: MergeTarget, sender: MemberId, key: ChunkKey, answered: MergeAnswered
-    ) -> None:
-        self.target = target
-        self.sender = sender
-        self.key = key
-        self.answered = answered
+    target: MergeTarget
+    sender: MemberId
+    key: ChunkKey
+    answered: MergeAnswered
 
     def take(self, reply: PendingReply) -> None:
         """The backups are decided; a write that failed on them is asked for again."""
@@ -92,19 +89,15 @@ class MergeTarget:
 
     def decided(self, wait: MergeWait, failed: str) -> None:
         """The backups of a chunk are done, or will never be."""
-        key = wait.key
-        if self._waiting.pop(key, None) is None:
+        if self._waiting.pop(wait.key, None) is None:
             return
+        answered = wait.answered
         if failed:
-            again = MergeAnswered(wait.answered.call, False, MergeCounts(), failed)
-            self._send(wait.sender, again)
-            return
-        self._keep(key, wait.answered)
-        self._send(wait.sender, wait.answered)
-
-    def _send(self, sender: MemberId, answered: MergeAnswered) -> None:
-        if sender == self._ctx.id or self._ctx.is_member(sender):
-            self._answer(sender, answered)
+            answered = MergeAnswered(answered.call, False, MergeCounts(), failed)
+        else:
+            self._keep(wait.key, answered)
+        if wait.sender == self._ctx.id or self._ctx.is_member(wait.sender):
+            self._answer(wait.sender, answered)
 
     def _keep(self, key: ChunkKey, answered: MergeAnswered) -> None:
         self._answers[key] = answered

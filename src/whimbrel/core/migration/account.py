@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import StateAnswered, StateRequested
-from whimbrel.core.migration.mode import Subscriber
-from whimbrel.core.migration.state_manager import PartitionStateManager
+from whimbrel.core.migration.context import MigrationContext
 
 ACCOUNT_TIMER = "migration.account"
 """Fires at once while a part of an account is still to be sent."""
@@ -20,12 +18,9 @@ class AccountTelling:
     migrations, as if the account had been asked for at that moment.
     """
 
-    def __init__(
-        self, ctx: Context, manager: PartitionStateManager, subscriber: Subscriber
-    ) -> None:
-        self._ctx = ctx
-        self._manager = manager
-        self._subscriber = subscriber
+    def __init__(self, shared: MigrationContext) -> None:
+        self._ctx, self._manager = shared.ctx, shared.manager
+        self._subscriber = shared.subscriber
         self._asked: tuple[MemberId, int] | None = None
         self._part = 0
 

@@ -36,10 +36,10 @@ ROWS_LOOKED = 4_096
 """Rows that are compared with their targets in one piece."""
 FAILED_PLANS_NOTED = 5
 """After this many failed plans in a row, and each further time, the cause is told loudly."""
-UNEVEN = "primaries are uneven"
+UNEVEN = "members are uneven"
 """Reason of a plan that only levels."""
 LEVELLINGS_MAX = 3
-"""Plans in a row that may level primaries by nothing."""
+"""Plans in a row that may level by nothing."""
 DEPTH_DEFAULT = 2
 """Replicas per row before anybody has said: a primary and one backup."""
 
@@ -70,12 +70,8 @@ class ControlLoop:
         self.recovery = Recovery(shared.ctx, shared.manager, shared.mode.settling)
         self.repair = Repair(shared)
         self.execution = PlanExecution(shared, is_grid_empty)
-        self.asking: tuple[Asking, ...] = (
-            self.recovery,
-            self.publisher,
-            self.execution,
-            self.repair,
-        )
+        self.asking: tuple[Asking, ...]
+        self.asking = (self.recovery, self.publisher, self.execution, self.repair)
         """Whose requests are repeated until they are answered."""
         self.in_charge = False
         """Whether this member acts as master; it may still be fetching."""
@@ -87,16 +83,14 @@ class ControlLoop:
         self._job: Job[None] | None = None
         """The stage under way at a large table, in pieces; while it lasts nobody changes the table,
         and whatever calls for another run drops it."""
-        self._has_replaced = False
-        """Whether this run has given lost partitions new primaries."""
         self._repaired_us: int | None = None
-        """When the rows of this run were repaired; None before."""
+        """When the rows of this run were repaired and the lost ones replaced; None before."""
         self._process: MigrationProcess | None = None
         self._failed_plans = 0
         self._unevenness = 0
-        """Sum of the squares of the numbers of primaries when they were last called uneven."""
+        """Sum of the squares of members' loads when they were last called uneven."""
         self._levellings = 0
-        """Plans in a row that were made to level primaries and lowered that sum by nothing."""
+        """Plans in a row that were made to level and lowered that sum by nothing."""
         self._planned_leaving: tuple[MemberId, ...] = ()
         self._told_to_leave: dict[MemberId, None] = {}
         self.postponed = ""
@@ -294,7 +288,6 @@ class ControlLoop:
         """Stage one of a run: first arrangement, or the repair of the rows."""
         reason, self._due = self._due or "", None
         self._repaired_us = None
-        self._has_replaced = False
         self._planned_leaving = self._ctx.leaving
         self._told_to_leave.clear()
         if self._process is None:
@@ -315,12 +308,9 @@ class ControlLoop:
             return False
         self._resume()
         if self._repaired_us is None:
-            if not self._has_replaced:
-                self._begin(self._replacing_lost())
-                if self._job is not None:
-                    return False
-            self.publisher.flush()
-            self._repaired_us = self._ctx.now_us
+            self._begin(self._replacing_lost())
+        if self._repaired_us is None:
+            return False
         if self._ctx.now_us - self._repaired_us >= self._ctx.settings.call_timeout_us:
             return True
         data_members = dict.fromkeys(member.id for member in self._ctx.data_members())
@@ -335,7 +325,8 @@ class ControlLoop:
             yield from self.repair.replacing_lost(
                 {pid: member for pid, member in primaries.items() if member is not None}
             )
-        self._has_replaced = True
+        self.publisher.flush()
+        self._repaired_us = self._ctx.now_us
 
     def _plan(self) -> None:
         """Stage two: repartition, cancel cycles, decide kinds and order, queue (ADL-49)."""
@@ -490,16 +481,21 @@ class ControlLoop:
             self._ctx.note("migration.group_warning", "warning", sentence=sentence)
 
     def _make_up(self, reason: str) -> None:
-        """Plan again when members differ by more than one primary, as after a dropped plan.
+        """Plan again when members differ by more than one primary or replica.
+
+        So it is after a dropped plan, or when more than one plan can do is to be levelled: a row
+        that has changed in a plan has fewer ways to change further.
 
         A few times only when it does not help: such a plan may first have had holders to level, but
-        what goes on without levelling primaries would go on for ever (never a hot loop).
+        what goes on without levelling would go on for ever (never a hot loop).
         """
-        count_of = self._manager.table.primary_count
-        counts = [count_of(member) for group in self._groups() for member in group]
-        if not counts or max(counts) - min(counts) < 2:
+        table = self._manager.table
+        members = [member for group in self._groups() for member in group]
+        primaries = [table.primary_count(member) for member in members]
+        replicas = [table.replica_count(member) for member in members]
+        if not members or max(max(one) - min(one) for one in (primaries, replicas)) < 2:
             return
-        unevenness = sum(count * count for count in counts)
+        unevenness = sum(count * count for count in (*primaries, *replicas))
         is_news = reason != UNEVEN or unevenness < self._unevenness
         self._levellings = 1 if is_news else self._levellings + 1
         self._unevenness = unevenness
@@ -554,22 +550,17 @@ class ControlLoop:
 
     def unsettled(self) -> str:
         """What is active, queued, pending or due, or who lacks the table; empty when nothing is."""
-        state = self._ctx.members.state
-        busy = self.pending()
-        if busy:
-            return busy
+        state, table = self._ctx.members.state, self._manager.table
         behind = self.publisher.unacknowledged
-        if behind:
-            return f"{len(behind)} members have not acknowledged the table"
-        if not self._manager.table.initialised:
-            return "the partitions are not assigned yet"
-        if self.postponed and state.promotion_allowed:
-            return f"put off while the cluster state is {state}: {self.postponed}"
-        if self._has_unplanned_leaver():
-            return "a member wants to leave"
-        if self._manager.table.empty_partitions():
-            return "partitions without any replica"
-        return ""
+        put_off = f"put off while the cluster state is {state}: {self.postponed}"
+        lacking = {
+            f"{len(behind)} members have not acknowledged the table": behind,
+            "the partitions are not assigned yet": not table.initialised,
+            put_off: self.postponed and state.promotion_allowed,
+            "a member wants to leave": self._has_unplanned_leaver(),
+            "partitions without any replica": table.empty_partitions(),
+        }
+        return self.pending() or next((reason for reason, is_so in lacking.items() if is_so), "")
 
     def pending(self) -> str:
         """What is under way or due at this master, in words; empty when nothing is."""

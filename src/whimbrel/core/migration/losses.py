@@ -12,20 +12,13 @@ from hashlib import blake2b
 import msgspec
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import REPLICA_SLOTS, PartitionId, Row
+from whimbrel.core.ids import LOST_ALL, PartitionId, Row, hottest_index
 from whimbrel.core.model import Loss, LostStructure, structures_in_words
 from whimbrel.core.partition.table import PartitionTable
 
-LOST_ALL = 6
-"""The lost backup count that means: no replica of the partition is left (ADL-05)."""
 NAMED_MAX = 20
 """Structures that one mark names; further ones are counted."""
 NAME_BYTES = 8
-
-
-def hottest_index(row: Row) -> int:
-    """The index of the hottest replica; REPLICA_SLOTS when there is none."""
-    return next((index for index, member in enumerate(row) if member is not None), REPLICA_SLOTS)
 
 
 class Losses:
@@ -33,15 +26,14 @@ class Losses:
 
     Attributes:
         structures_lost: Told a partition and a range of backup counts, both ends included; gives
-            the structures with so many backups, by kind and name. None where nobody knows them.
+            the structures with so many backups, by kind and name.
     """
 
     def __init__(self, ctx: Context, table: PartitionTable) -> None:
         self._ctx = ctx
         self._table = table
-        self.structures_lost: Callable[[PartitionId, int, int], Sequence[LostStructure]] | None = (
-            None
-        )
+        self.structures_lost: Callable[[PartitionId, int, int], Sequence[LostStructure]]
+        self.structures_lost = lambda _pid, _fewest, _most: ()
         self._told: dict[PartitionId, int] = {}
         """Versions of the marks that this process has told."""
         self._seen_name = ""
@@ -63,9 +55,7 @@ class Losses:
 
     def _mark(self, pid: PartitionId, fewest: int, most: int) -> Loss | None:
         """Put down a loss; None when nothing can have been lost."""
-        found: Sequence[LostStructure] = ()
-        if self.structures_lost is not None:
-            found = self.structures_lost(pid, fewest, most)
+        found = self.structures_lost(pid, fewest, most)
         if not found and most != LOST_ALL:
             return None
         known = self._table.losses.get(pid)

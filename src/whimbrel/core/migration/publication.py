@@ -108,7 +108,7 @@ class NewsPublisher:
         self.stop()
         self.latest = self._ctx.next_number()
         for migration in completed:
-            self._append(News(self.latest, migration.partition_id, migration))
+            self.stage_completed(migration)
         self.members_changed(())
         self.flush()
         self._opening = self._rounds[-1] if self._rounds else None
@@ -159,7 +159,7 @@ class NewsPublisher:
         if self._staged:
             self.latest = self._ctx.next_number()
             for pid, migration in self._staged:
-                self._append(News(self.latest, pid, migration))
+                self._log.append(News(self.latest, pid, migration))
             self._staged.clear()
             self._bound_log()
             self._trim()
@@ -347,12 +347,6 @@ class NewsPublisher:
         ]
 
     # -- the log --------------------------------------------------------------------------
-
-    def _append(self, news: News) -> None:
-        self._log.append(news)
-        if news.migration is not None:
-            finished = self._finished.setdefault(news.partition_id, {})
-            finished[news.migration.id] = news.migration
 
     def _floor(self) -> int:
         """The publication up to which finished migrations need not be kept by anybody."""

@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, Row
+from whimbrel.core.ids import LOST_ALL, MemberId, PartitionId, ReplicaIndex, Row
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import PromotionAnswered, PromotionRequested, TableImage
 from whimbrel.core.migration.context import MigrationContext
-from whimbrel.core.migration.losses import LOST_ALL
 from whimbrel.core.migration.progress import MigrationProcess, ReportedProcess
 from whimbrel.core.model import Loss, MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable

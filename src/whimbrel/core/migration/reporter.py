@@ -22,8 +22,8 @@ from whimbrel.core.events import (
     ReplicaMigrated,
     event_of,
 )
-from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId
-from whimbrel.core.migration.losses import LOST_ALL, told_structures
+from whimbrel.core.ids import LOST_ALL, NO_INDEX, MemberId, PartitionId
+from whimbrel.core.migration.losses import told_structures
 from whimbrel.core.migration.progress import US_PER_MS, Figure, MigrationProcess, ReportedProcess
 from whimbrel.core.model import Loss, MigrationInfo, MigrationKind, Step, Verdict
 

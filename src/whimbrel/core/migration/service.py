@@ -16,13 +16,7 @@ from whimbrel.core.events import GridEvent, Hook
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.migration.account import ACCOUNT_TIMER, AccountTelling
 from whimbrel.core.migration.context import MigrationContext
-from whimbrel.core.migration.control_loop import (
-    DEPTH_DEFAULT,
-    RETRY_TIMER,
-    SLICE_TIMER,
-    STAMP_TIMER,
-    ControlLoop,
-)
+from whimbrel.core.migration.control_loop import RETRY_TIMER, SLICE_TIMER, STAMP_TIMER, ControlLoop
 from whimbrel.core.migration.destination import DestinationSide
 from whimbrel.core.migration.loopback import Loopback
 from whimbrel.core.migration.losses import Losses
@@ -78,20 +72,19 @@ class Migrations:
         mode = next_mode(None, ctx.settings.cluster_version, self.table)
         versioning = mode.versioning(ctx, self.table)
         self.manager = PartitionStateManager(ctx, host, self.table, versioning)
-        self._build(mode, versioning, DEPTH_DEFAULT)
+        self._build(mode, versioning)
 
-    def _build(self, mode: ClusterMode, versioning: Versioning, depth: int) -> None:
+    def _build(self, mode: ClusterMode, versioning: Versioning) -> None:
         """Make the parts for the mode of the cluster."""
         ctx, loopback = self._ctx, self._loopback
         shared = self._shared = MigrationContext(
             ctx, self.manager, mode, versioning, loopback, self.reporter, self.losses
         )
         self.subscriber = shared.subscriber
-        self.source = SourceSide(ctx, self._host, self.manager, loopback)
+        self.source = SourceSide(shared, self._host)
         self.destination = DestinationSide(shared, self._host)
         self.loop = ControlLoop(shared, lambda: self.is_grid_empty(), self._leavers.append)
-        self.loop.depth = depth
-        account = AccountTelling(ctx, self.manager, shared.subscriber)
+        account = AccountTelling(shared)
         self._handlers: Handlers = {
             **shared.subscriber.handlers(),
             **shared.publisher.handlers(),
@@ -137,7 +130,9 @@ class Migrations:
         self._ctx.note("migration.ways", cluster_version=version)
         self.loop.resign()
         self.manager.versions = versioning = mode.versioning(self._ctx, self.table)
-        self._build(mode, versioning, self.loop.depth)
+        depth = self.loop.depth
+        self._build(mode, versioning)
+        self.loop.depth = depth
 
     # -- stimuli --------------------------------------------------------------------------
 
@@ -312,7 +307,7 @@ class Migrations:
         else:
             check(False, "the room comes to rest within a step")
         self._ctx.resume(cause)
-        is_waiting = self.source.is_copying or self._untold or self.loop.is_waiting
+        is_waiting = self.source.copying() or self._untold or self.loop.is_waiting
         if is_waiting and not self._ctx.is_armed(REPEAT_TIMER):
             self._ctx.arm(REPEAT_TIMER, max(1, self._ctx.settings.call_timeout_us // 2))
         if self.manager.changed:

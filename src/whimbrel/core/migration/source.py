@@ -19,7 +19,7 @@ from whimbrel.core.messages import (
     Purpose,
     TransferAnswered,
 )
-from whimbrel.core.migration.loopback import Loopback
+from whimbrel.core.migration.context import MigrationContext
 from whimbrel.core.migration.state_manager import ActiveMigration, PartitionStateManager
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.ports import FragmentHost
@@ -43,13 +43,9 @@ class Outgoing(ActiveMigration):
 class SourceSide:
     """All migrations of which this member is the data source."""
 
-    def __init__(
-        self, ctx: Context, host: FragmentHost, manager: PartitionStateManager, loopback: Loopback
-    ) -> None:
-        self._ctx = ctx
+    def __init__(self, shared: MigrationContext, host: FragmentHost) -> None:
+        self._ctx, self._manager, self._loopback = shared.ctx, shared.manager, shared.loopback
         self._host = host
-        self._manager = manager
-        self._loopback = loopback
         self._waiting: dict[PartitionId, tuple[MigrationRequested, str]] = {}
         """Requests whose turn has not come and their causes; at most one for a partition."""
 
@@ -177,11 +173,6 @@ class SourceSide:
             for active in self._manager.active.values()
             if isinstance(active, Outgoing) and active.answer is None
         ]
-
-    @property
-    def is_copying(self) -> bool:
-        """Whether some message in flight is not answered yet."""
-        return bool(self.copying())
 
     def repeat(self) -> None:
         """Send unanswered fragments again, ever more patiently; receivers drop repeats.

@@ -128,18 +128,16 @@ class _Assignment:
         """
         board = self.board
         count = len(board.members)
-        if not board.is_ungrouped:
+        is_fresh = all(target.count(HOLE) == board.depth for target in board.slots)
+        if not board.is_ungrouped or not is_fresh:
             return
-        empty = [pid for pid, target in enumerate(board.slots) if target.count(HOLE) == board.depth]
-        if len(empty) != len(board.slots):
-            return
-        for number, pid in enumerate(empty[: len(empty) // count * count]):
-            turn, member = divmod(number, count)
+        for pid in range(len(board.slots) // count * count):
+            turn, member = divmod(pid, count)
             board.put(pid, 0, member)
             for slot in range(1, board.depth):
                 distance = 1 + (turn + slot - 1) % (count - 1)
                 board.put(pid, slot, (member + distance) % count)
-            if not (number + 1) % ROWS_CHANGED:
+            if not (pid + 1) % ROWS_CHANGED:
                 yield
 
     def set_quotas(self) -> None:

@@ -86,7 +86,7 @@ def group_warnings(
     warnings = [
         f"member {member.id} {_lacking(kind)}: it is grouped by its host {_host_of(member)}"
         for member in data_members
-        if _is_ungrouped(member, kind, custom)
+        if kind != "host" and _group_key(member, kind, custom)[0] == "host"
     ]
     groups = member_groups(members, kind, patterns)
     return warnings + _size_warnings(groups, kind, depth, len(data_members))
@@ -113,12 +113,6 @@ def _size_warnings(
 
 def _lacking(kind: str) -> str:
     return "names no zone" if kind == "zone" else "fits no pattern of partition.groups"
-
-
-def _is_ungrouped(member: MemberInfo, kind: str, custom: Sequence[Sequence[str]]) -> bool:
-    if kind == "zone":
-        return not member.zone
-    return kind == "custom" and _custom_group(member, custom) is None
 
 
 def _group_key(member: MemberInfo, kind: str, custom: Sequence[Sequence[str]]) -> tuple[str, str]:

@@ -115,57 +115,45 @@ def _clear(source: MemberId, slot: int) -> Step:
     return Step(MigrationKind.CLEAR, source, None, source_current=ReplicaIndex(slot))
 
 
-def _move(source: MemberId | None, destination: MemberId, slot: int) -> Step:
-    return Step(
-        MigrationKind.MOVE,
-        source,
-        destination,
-        source_current=ReplicaIndex(slot),
-        destination_new=ReplicaIndex(slot),
-    )
+def _move(row: Sequence[MemberId | None], newcomer: MemberId, slot: int) -> Step:
+    return _place(MigrationKind.MOVE, row, newcomer, slot)
 
 
-def _shift_down(source: MemberId | None, destination: MemberId, slot: int, colder: int) -> Step:
-    return Step(
-        MigrationKind.SHIFT_DOWN,
-        source,
-        destination,
-        source_current=ReplicaIndex(slot),
-        source_new=ReplicaIndex(colder),
-        destination_new=ReplicaIndex(slot),
-    )
+def _shift_down(row: Sequence[MemberId | None], newcomer: MemberId, slot: int, colder: int) -> Step:
+    return _place(MigrationKind.SHIFT_DOWN, row, newcomer, slot, colder)
 
 
 def _shift_up(row: Sequence[MemberId | None], colder: int, slot: int) -> Step:
     """SHIFT UP into an empty slot, or onto its holder, who then is the source."""
-    return _shift(MigrationKind.SHIFT_UP, row, colder, slot)
+    return _place(MigrationKind.SHIFT_UP, row, row[colder], slot)
 
 
 def _step_down(row: Sequence[MemberId | None], hotter: int, slot: int) -> Step:
     """The holder of a hotter slot goes down, into an empty slot or onto its holder."""
-    return _shift(MigrationKind.STEP_DOWN, row, hotter, slot)
-
-
-def _shift(kind: MigrationKind, row: Sequence[MemberId | None], old: int, new: int) -> Step:
-    displaced = row[new]
-    return Step(
-        kind,
-        displaced,
-        row[old],
-        source_current=NO_INDEX if displaced is None else ReplicaIndex(new),
-        destination_current=ReplicaIndex(old),
-        destination_new=ReplicaIndex(new),
-    )
+    return _place(MigrationKind.STEP_DOWN, row, row[hotter], slot)
 
 
 def _shift_up_down(row: Sequence[MemberId | None], colder: int, slot: int, empty: int) -> Step:
+    return _place(MigrationKind.SHIFT_UP_SHIFT_DOWN, row, row[colder], slot, empty)
+
+
+def _place(
+    kind: MigrationKind,
+    row: Sequence[MemberId | None],
+    member: MemberId | None,
+    slot: int,
+    colder: int = NO_INDEX,
+) -> Step:
+    """A member comes to a slot, from its own if it has one; who stood there goes to a colder one
+    if one is given.
+    """
     return Step(
-        MigrationKind.SHIFT_UP_SHIFT_DOWN,
+        kind,
         row[slot],
-        row[colder],
-        source_current=ReplicaIndex(slot),
-        source_new=ReplicaIndex(empty),
-        destination_current=ReplicaIndex(colder),
+        member,
+        source_current=NO_INDEX if row[slot] is None else ReplicaIndex(slot),
+        source_new=ReplicaIndex(colder),
+        destination_current=ReplicaIndex(_find(row, member)),
         destination_new=ReplicaIndex(slot),
     )
 
@@ -217,8 +205,8 @@ def _bring_newcomer(row: Slots, target: Row, slot: int, newcomer: MemberId) -> S
         return _copy(newcomer, slot)
     colder = _find(target, holder)
     if colder != NO_INDEX and row[colder] is None:
-        return _shift_down(holder, newcomer, slot, colder)
-    return _move(holder, newcomer, slot)
+        return _shift_down(row, newcomer, slot, colder)
+    return _move(row, newcomer, slot)
 
 
 def _make_room(row: Slots, target: Row, slot: int) -> Step | None:
@@ -235,7 +223,7 @@ def _make_room(row: Slots, target: Row, slot: int) -> Step | None:
         if newcomer is None:
             return _shift_up_onto(row, target, place, slot)
         if newcomer not in row:
-            return _move(row[place], newcomer, place)
+            return _move(row, newcomer, place)
         slot = place
     return None
 
@@ -388,11 +376,11 @@ def _newcomer_offers(
     if holder is None:
         yield (0, _copy(newcomer, slot))
     elif colder == NO_INDEX:
-        yield (3, _move(holder, newcomer, slot))
+        yield (3, _move(row, newcomer, slot))
     elif row[colder] is not None:
-        yield (8, _move(holder, newcomer, slot))
+        yield (8, _move(row, newcomer, slot))
     elif colder > slot:
-        yield (2, _shift_down(holder, newcomer, slot, colder))
+        yield (2, _shift_down(row, newcomer, slot, colder))
 
 
 def _upward_offers(row: Row, target: Row, slot: int, place: int) -> Iterator[tuple[int, Step]]:

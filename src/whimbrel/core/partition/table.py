@@ -7,7 +7,7 @@ migration room's affair (ADL-02, ADL-08).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from whimbrel.core.check import check
 from whimbrel.core.ids import (
@@ -199,16 +199,13 @@ class PartitionTable:
         losses = tuple([known[PartitionId(pid)] for pid in pids if pid in known]) if known else ()
         return TableImage(members, tuple(pids), versions, b"".join(slots), losses)
 
-    def rows_of(self, image: TableImage) -> Iterator[RowState]:
+    def rows_of(self, image: TableImage) -> list[RowState]:
         """The rows of a received image, in its order; all of it is checked first.
 
         Raises:
             ProtocolError: Sizes, partition ids, versions or slots do not fit one another or
                 this table; nothing of it may be applied.
         """
-        return iter(self._checked(image))
-
-    def _checked(self, image: TableImage) -> list[RowState]:
         count = len(image.partitions)
         _demand(len(image.versions) == count, "a table image needs one version per partition")
         _demand(

@@ -19,7 +19,7 @@ from whimbrel.core.messages import (
     Vector,
     VersionsTold,
 )
-from whimbrel.core.replication.doubts import ANNOUNCE, CONFIRM, CONFIRM_US, Doubts
+from whimbrel.core.replication.doubts import ANNOUNCE, CONFIRM, CONFIRM_US
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.primary_recovery import PrimaryRecovery
@@ -48,17 +48,12 @@ class AntiEntropy:
     """Both sides of the comparison, for all partitions of a member."""
 
     def __init__(
-        self,
-        ctx: Context,
-        holdings: Holdings,
-        doubts: Doubts,
-        syncs: Syncs,
-        recovery: PrimaryRecovery,
+        self, ctx: Context, holdings: Holdings, syncs: Syncs, recovery: PrimaryRecovery
     ) -> None:
         self._ctx = ctx
         self._partitions = holdings.partitions
         self._holdings = holdings
-        self._doubts = doubts
+        self._doubts = holdings.doubts
         self._syncs = syncs
         self._recovery = recovery
         self._early: dict[PartitionId, tuple[MemberId, ReplicaVersions]] = {}

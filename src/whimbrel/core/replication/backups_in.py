@@ -12,7 +12,6 @@ from typing import Final
 
 from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, Namespace
 from whimbrel.core.replication.backups_out import CLIENT_ACK_BYTES, COUNTERS, HEAD, PREFIX
-from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.outbox import Inbox
@@ -37,12 +36,10 @@ class BackupsIn:
         notifications: What ``take_notifications`` will return.
     """
 
-    def __init__(
-        self, holdings: Holdings, doubts: Doubts, counters: dict[str, int], passed_by: PassedBy
-    ) -> None:
+    def __init__(self, holdings: Holdings, counters: dict[str, int], passed_by: PassedBy) -> None:
         """``passed_by`` hears of operations, with their counter, of fragments in doubt (AE-08)."""
         self._holdings = holdings
-        self._doubts = doubts
+        self._doubts = holdings.doubts
         self._counters = counters
         self._passed_by = passed_by
         self.inboxes: dict[MemberId, Inbox] = {}

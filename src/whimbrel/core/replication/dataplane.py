@@ -62,21 +62,13 @@ class DataPlane:
         self.wakes = Wakes()
         self.outgoing = BackupsOut(ctx, self.partitions, self.shortage, self.counters)
         self.holdings = Holdings(ctx, self.partitions, self.outgoing, self.shortage, self.doubts)
-        self.recovery = PrimaryRecovery(ctx, self.holdings, self.outgoing, self.doubts)
-        self.syncs = Syncs(ctx, self.holdings, self.doubts, self.recovery)
-        self.anti_entropy = AntiEntropy(ctx, self.holdings, self.doubts, self.syncs, self.recovery)
-        self.incoming = BackupsIn(self.holdings, self.doubts, self.counters, self.syncs.passed_by)
-        self.handovers = Handovers(ctx, self.partitions, self.outgoing, self.doubts)
+        self.recovery = PrimaryRecovery(ctx, self.holdings)
+        self.syncs = Syncs(ctx, self.holdings, self.recovery)
+        self.anti_entropy = AntiEntropy(ctx, self.holdings, self.syncs, self.recovery)
+        self.incoming = BackupsIn(self.holdings, self.counters, self.syncs.passed_by)
+        self.handovers = Handovers(ctx, self.holdings)
         self.roles = Roles(
-            ctx,
-            self.holdings,
-            self.outgoing,
-            self.shortage,
-            self.doubts,
-            self.anti_entropy,
-            self.syncs,
-            self.recovery,
-            self.handovers,
+            ctx, self.holdings, self.anti_entropy, self.syncs, self.recovery, self.handovers
         )
         self._handlers = self._make_handlers()
 
@@ -115,7 +107,7 @@ class DataPlane:
         """The connection to a member broke: keep what goes there, end syncs with it."""
         self.outgoing.link_lost(member)
         self.syncs.link_lost(member)
-        self.recovery.link_lost(member)
+        self.recovery.exchange.link_lost(member)
 
     def link_restored(self, member: MemberId) -> None:
         """Send again what was not acknowledged, and our own acknowledgements (decision 4)."""
@@ -130,7 +122,7 @@ class DataPlane:
         self.incoming.member_left(member)
         self.syncs.member_left(member)
         self.anti_entropy.member_left(member)
-        self.recovery.link_lost(member)
+        self.recovery.exchange.link_lost(member)
 
     def view_changed(self, old: MemberList, new: MemberList) -> None:
         """A member list was installed: ``ctx.members`` is the new one.

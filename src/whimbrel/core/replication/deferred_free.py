@@ -25,11 +25,9 @@ class Freeable(Protocol):
 
     def __len__(self) -> int:
         """Entries that are still to be freed."""
-        ...
 
     def free_some(self, entries_max: int, bytes_max: int) -> int:
         """Free one entry at least and these numbers at most, save for the last; returns bytes."""
-        ...
 
 
 class DeferredFree:

@@ -11,22 +11,14 @@ from collections.abc import Callable, Collection, Sequence
 
 from whimbrel.core.ids import (
     NO_INDEX,
-    REPLICA_SLOTS,
     MemberId,
     Namespace,
     PartitionId,
+    hottest_index,
     split_namespace,
 )
 from whimbrel.core.model import LostStructure
 from whimbrel.core.replication.fragments import PartitionReplica
-
-
-def hottest_of(partition: PartitionReplica, is_here: Callable[[MemberId], bool]) -> int:
-    """The index of the hottest holder that is here; REPLICA_SLOTS when none is."""
-    for index, member in enumerate(partition.row):
-        if member is not None and is_here(member):
-            return index
-    return REPLICA_SLOTS
 
 
 def discarded_with(
@@ -49,7 +41,7 @@ def discarded_with(
     for partition in partitions:
         if partition.index == NO_INDEX or partition.pid in said:
             continue
-        other = hottest_of(partition, lambda member: member != me and is_here(member))
+        other = hottest_index(partition.row, lambda member: member != me and is_here(member))
         if other < partition.index:
             continue
         for namespace, fragment in partition.fragments.items():

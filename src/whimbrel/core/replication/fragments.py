@@ -8,6 +8,7 @@ fragments, so the shared namespace of AE-18 has no member here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from whimbrel.core.ids import (
@@ -26,7 +27,6 @@ from whimbrel.core.replication.vectors import (
     NO_LINEAGE,
     ZERO,
     Counters,
-    agree_from,
     kept_by,
     promoted_from,
     slot_of,
@@ -45,15 +45,12 @@ class Store(Protocol):
 
     def __len__(self) -> int:
         """Entries held."""
-        ...
 
     def apply(self, buffer: bytes, start: int, end: int) -> None:
         """Apply one backup operation; repeating it must be harmless."""
-        ...
 
     def open_cursor(self) -> Any:
         """A place in a walk over everything; what it is, is the store's affair."""
-        ...
 
     def export(self, cursor: Any, bytes_max: int) -> tuple[bytes, int, bool]:
         """The next chunk of a walk, its entries and whether it is the last.
@@ -61,23 +58,18 @@ class Store(Protocol):
         What is there from the first chunk to the last is in one of them, as it was when that was
         made; what comes or goes meanwhile may be in none, or in two.
         """
-        ...
 
     def ingest(self, data: bytes) -> int:
         """Take in a chunk; raises SerializationError when it is damaged."""
-        ...
 
     def stop_sweeping(self) -> None:
         """This store is a backup's from now on."""
-        ...
 
     def release(self) -> Freeable | None:
         """Nobody looks at this store any more: give up what is too large to be freed at once."""
-        ...
 
     def restart_idleness(self, now_ms: int) -> None:
         """Count idleness from now."""
-        ...
 
 
 class Observer(Protocol):
@@ -85,17 +77,15 @@ class Observer(Protocol):
 
     def held(self, partition: PartitionReplica, fragment: Fragment) -> None:
         """A fragment is held from now on, with what is in it."""
-        ...
 
     def changed(self, fragment: Fragment, operation: bytes) -> None:
         """A backup operation of its store has been carried out on a fragment that is held."""
-        ...
 
     def discarded(self, partition: PartitionReplica, fragment: Fragment) -> None:
         """The fragment is held no longer; what was in it is about to be freed."""
-        ...
 
 
+@dataclass(slots=True, eq=False)
 class Fragment:
     """The data of one structure in one partition and its replica version vector.
 
@@ -120,39 +110,30 @@ class Fragment:
             ``shortage``; NOT_SHORT while there are enough.
     """
 
-    __slots__ = (
-        "_start", "apply", "async_count", "backup_count", "base", "base_lineage", "generation",
-        "head", "is_dirty", "lineage", "namespace", "others", "partition_id", "short_from",
-        "slot", "store", "sync_count", "sync_targets", "value",
-    )  # fmt: skip
+    partition_id: PartitionId
+    namespace: Namespace
+    store: Store
+    sync_count: int
+    async_count: int
+    backup_count: int = field(init=False)
+    generation: int = 0
+    lineage: int = NO_LINEAGE
+    base_lineage: int = NO_LINEAGE
+    base: Counters = ZERO
+    _start: Counters = ZERO
+    slot: int = 0
+    value: int = 0
+    is_dirty: bool = False
+    head: bytes = b""
+    sync_targets: tuple[Outbox, ...] = ()
+    others: tuple[Follow, ...] = ()
+    apply: Callable[[bytes, int, int], None] = field(init=False)
+    short_from: int = NOT_SHORT
 
-    def __init__(
-        self,
-        partition_id: PartitionId,
-        namespace: Namespace,
-        store: Store,
-        sync_count: int,
-        async_count: int,
-    ) -> None:
-        self.partition_id = partition_id
-        self.namespace = namespace
-        self.store = store
-        self.sync_count = sync_count
-        self.async_count = async_count
-        self.backup_count = sync_count + async_count
-        self.generation = 0
-        self.lineage = NO_LINEAGE
-        self.base_lineage = NO_LINEAGE
-        self.base: Counters = ZERO
-        self._start: Counters = ZERO
-        self.slot = 0
-        self.value = 0
-        self.is_dirty = False
-        self.head = b""
-        self.sync_targets: tuple[Outbox, ...] = ()
-        self.others: tuple[Follow, ...] = ()
-        self.apply = store.apply
-        self.short_from = NOT_SHORT
+    def __post_init__(self) -> None:
+        """Nothing has happened to it yet."""
+        self.backup_count = self.sync_count + self.async_count
+        self.apply = self.store.apply
 
     def counters(self) -> Counters:
         """The vector's counters: ours and colder ones, zero below (AE-03)."""
@@ -239,6 +220,7 @@ class Fragment:
         return not self.is_dirty
 
 
+@dataclass(slots=True, eq=False)
 class PartitionReplica:
     """What this member holds and is for one partition.
 
@@ -260,29 +242,22 @@ class PartitionReplica:
             while we are the primary.
     """
 
-    __slots__ = (
-        "ahead_version", "backups", "fragments", "has_data", "index", "is_confirmed",
-        "is_primary", "lineage", "migrating", "pid", "primary_since", "readable", "row",
-        "stale_read_disabled", "version", "writable",
-    )  # fmt: skip
-
-    def __init__(self, pid: PartitionId, *, stale_read_disabled: bool = False) -> None:
-        self.pid = pid
-        self.stale_read_disabled = stale_read_disabled
-        self.index: ReplicaIndex = NO_INDEX
-        self.version = 0
-        self.row: Row = EMPTY_ROW
-        self.migrating = False
-        self.has_data = True
-        self.is_primary = False
-        self.writable = False
-        self.readable = False
-        self.is_confirmed = True
-        self.primary_since = 0
-        self.ahead_version = 0
-        self.lineage = NO_LINEAGE
-        self.fragments: dict[Namespace, Fragment] = {}
-        self.backups: tuple[tuple[ReplicaIndex, MemberId], ...] = ()
+    pid: PartitionId
+    stale_read_disabled: bool = False
+    index: ReplicaIndex = NO_INDEX
+    version: int = 0
+    row: Row = EMPTY_ROW
+    migrating: bool = False
+    has_data: bool = True
+    is_primary: bool = False
+    writable: bool = False
+    readable: bool = False
+    is_confirmed: bool = True
+    primary_since: int = 0
+    ahead_version: int = 0
+    lineage: int = NO_LINEAGE
+    fragments: dict[Namespace, Fragment] = field(default_factory=dict)
+    backups: tuple[tuple[ReplicaIndex, MemberId], ...] = ()
 
     @property
     def primary(self) -> MemberId | None:
@@ -325,12 +300,8 @@ def in_step(fragment: Fragment | None, vector: Vector, index: int) -> bool:
     if fragment is None:
         return not any(vector.counters[slot_of(index) :])
     slot = max(slot_of(index), fragment.slot)
+    told = tuple(vector.counters[slot:])
     same_lineage = fragment.lineage == vector.lineage or (
-        fragment.lineage == vector.base_lineage
-        and agree_from(tuple(vector.base), tuple(vector.counters), slot)
+        fragment.lineage == vector.base_lineage and tuple(vector.base[slot:]) == told
     )
-    return (
-        not fragment.is_dirty
-        and same_lineage
-        and agree_from(fragment.counters(), tuple(vector.counters), slot)
-    )
+    return not fragment.is_dirty and same_lineage and fragment.counters()[slot:] == told

@@ -14,7 +14,6 @@ each partition; the rows themselves are decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -23,9 +22,8 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import StandingAnswered, StandingRequested
 from whimbrel.core.model import Standing
-from whimbrel.core.replication.backups_out import BackupsOut
-from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import PartitionReplica
+from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.outbox import FAILED_STALE, FAILED_TIMEOUT, PendingReply
 
 HANDOVER: Final = "replication.handover"
@@ -45,17 +43,11 @@ class _Refused(msgspec.Struct, eq=False):
 class Handovers:
     """The refused writes of one member, until each is decided."""
 
-    def __init__(
-        self,
-        ctx: Context,
-        partitions: Sequence[PartitionReplica],
-        outgoing: BackupsOut,
-        doubts: Doubts,
-    ) -> None:
+    def __init__(self, ctx: Context, holdings: Holdings) -> None:
         self._ctx = ctx
-        self._partitions = partitions
-        self._outgoing = outgoing
-        self._doubts = doubts
+        self._partitions = holdings.partitions
+        self._outgoing = holdings.outgoing
+        self._doubts = holdings.doubts
         self._losses: dict[PartitionId, int] = {}
         """Partitions that were ours once: the version of the row by which a planned move made
         another member the primary, or UNEXPLAINED."""

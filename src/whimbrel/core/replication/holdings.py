@@ -28,7 +28,15 @@ StoreFactory = Callable[[Namespace], Store]
 
 
 class Holdings:
-    """The only owner of fragments; stores give ``deferred`` what a ``clear`` leaves behind."""
+    """The only owner of fragments, and what is known of them.
+
+    Attributes:
+        partitions: By partition id.
+        outgoing: Where changes of ours go.
+        shortage: Which of our fragments have too few backups.
+        doubts: Which of them may differ from their primary's.
+        deferred: What is freed in pieces; stores give it what a ``clear`` leaves behind.
+    """
 
     def __init__(
         self,
@@ -39,9 +47,9 @@ class Holdings:
         doubts: Doubts,
     ) -> None:
         self._ctx = ctx
-        self._outgoing = outgoing
-        self._shortage = shortage
-        self._doubts = doubts
+        self.outgoing = outgoing
+        self.shortage = shortage
+        self.doubts = doubts
         self.partitions = partitions
         self.deferred = DeferredFree(ctx)
         self._factories: dict[str, StoreFactory] = {}
@@ -73,12 +81,10 @@ class Holdings:
         if part is None:
             settings = self._ctx.settings.structure_of(namespace)
             sync, asynchronous = settings.backup_count, settings.async_backup_count
+            generation = self._generations.get(namespace, 0)
         else:
-            sync, asynchronous = part.settings
-        fragment = Fragment(pid, namespace, factory(namespace), sync, asynchronous)
-        today = self._generations.get(namespace, 0)
-        fragment.generation = today if part is None else part.generation
-        return fragment
+            (sync, asynchronous), generation = part.settings, part.generation
+        return Fragment(pid, namespace, factory(namespace), sync, asynchronous, generation)
 
     def begin(self, partition: PartitionReplica, namespace: Namespace) -> Fragment:
         """The primary's fragment, made and counted from zero when it is not there."""
@@ -91,7 +97,7 @@ class Holdings:
         name = f"{self._ctx.id}@{self._ctx.started_us}/{self._ctx.next_number()}"
         fragment.lineage = make_lineage(partition.version, name)
         self.hold(partition, fragment)
-        self._outgoing.refresh_targets(partition)
+        self.outgoing.refresh_targets(partition)
         return fragment
 
     def hold(self, partition: PartitionReplica, fragment: Fragment) -> bool:
@@ -129,8 +135,8 @@ class Holdings:
         """Hold a fragment no longer; its vector (bug 34) and all that is noted of it go, too."""
         fragment = partition.fragments.pop(namespace, None)
         if fragment is not None:
-            self._shortage.close_fragment(fragment)
-            self._doubts.forget(fragment)
+            self.shortage.close_fragment(fragment)
+            self.doubts.forget(fragment)
             self.forget_heads()
             for observer in self._observers:
                 observer.discarded(partition, fragment)
@@ -155,8 +161,8 @@ class Holdings:
         for partition in self.partitions:
             if namespace in partition.fragments:
                 self.discard(partition, namespace)
-                self._doubts.announce(partition)
-        self._shortage.forget(namespace)
+                self.doubts.announce(partition)
+        self.shortage.forget(namespace)
 
     # -- changes --------------------------------------------------------------------------
 
@@ -186,7 +192,7 @@ class Holdings:
             record = b"".join((prefix, ack_to, head, operation))
         else:
             record = encode(fragment, head, operation, ack_to)
-        self._outgoing.has_backups = True
+        self.outgoing.has_backups = True
         for outbox in targets:
             outbox.operations.append(record)
             outbox.replies.append(reply)
@@ -204,8 +210,8 @@ class Holdings:
     def observe(self, observer: Observer) -> None:
         """Tell an observer what is held now, and each change from now on."""
         self._observers = (*self._observers, observer)
-        self._outgoing.observers = (
-            *self._outgoing.observers,
+        self.outgoing.observers = (
+            *self.outgoing.observers,
             lambda fragment, operation, _record: observer.changed(fragment, operation),
         )
         for partition in self.partitions:
@@ -213,7 +219,7 @@ class Holdings:
                 self._attach(fragment)
                 observer.held(partition, fragment)
             if partition.is_primary:
-                self._outgoing.refresh_targets(partition)
+                self.outgoing.refresh_targets(partition)
 
     def _attach(self, fragment: Fragment) -> None:
         """Have the changes told that come to a fragment from its primary."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -99,6 +100,7 @@ class Frame(msgspec.Struct, eq=False):
     sent_us: int
 
 
+@dataclass(slots=True, eq=False)
 class Outbox:
     """Everything under way to one member.
 
@@ -110,24 +112,18 @@ class Outbox:
         must_resend: Whether the next ``take`` sends every frame again.
     """
 
-    __slots__ = (
-        "acknowledged", "bytes_in_flight", "frames", "in_flight", "incarnation", "is_up",
-        "member", "must_resend", "operations", "replies", "sequence", "stream",
-    )  # fmt: skip
-
-    def __init__(self, member: MemberId, incarnation: int, stream: int) -> None:
-        self.member = member
-        self.incarnation = incarnation
-        self.stream = stream
-        self.operations: list[bytes] = []
-        self.replies: list[Reply] = []
-        self.frames: deque[Frame] = deque()
-        self.sequence = 0
-        self.acknowledged = 0
-        self.in_flight = 0
-        self.bytes_in_flight = 0
-        self.is_up = True
-        self.must_resend = False
+    member: MemberId
+    incarnation: int
+    stream: int
+    operations: list[bytes] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    frames: deque[Frame] = field(default_factory=deque)
+    sequence: int = 0
+    acknowledged: int = 0
+    in_flight: int = 0
+    bytes_in_flight: int = 0
+    is_up: bool = True
+    must_resend: bool = False
 
     # -- sending --------------------------------------------------------------------------
 
@@ -304,6 +300,7 @@ class Outbox:
         return self.frames[0].sent_us if self.frames else None
 
 
+@dataclass(slots=True, eq=False)
 class Inbox:
     """What came from one sender: its stream, the next frame expected, what is owed in return.
 
@@ -312,18 +309,15 @@ class Inbox:
         owed: (incarnation, stream, sequence, gap flag) of acknowledgements not taken yet.
     """
 
-    __slots__ = (
-        "_gap_told", "_refused", "applied", "incarnation", "owed", "refusals", "stream",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.incarnation = 0
-        self.stream = 0
-        self.applied = 0
-        self.refusals: list[tuple[int, int, int]] = []
-        self._refused: deque[tuple[int, int, int]] = deque(maxlen=REFUSALS_MAX)
-        self.owed: list[tuple[int, int, int, int]] = []
-        self._gap_told = -1
+    incarnation: int = 0
+    stream: int = 0
+    applied: int = 0
+    refusals: list[tuple[int, int, int]] = field(default_factory=list)
+    _refused: deque[tuple[int, int, int]] = field(
+        default_factory=lambda: deque(maxlen=REFUSALS_MAX)
+    )
+    owed: list[tuple[int, int, int, int]] = field(default_factory=list)
+    _gap_told: int = -1
 
     def admit(self, payload: bytes) -> tuple[int, int] | None:
         """Its sequence and number of operations when a frame is the next one and to be applied.

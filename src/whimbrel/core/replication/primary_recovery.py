@@ -14,7 +14,7 @@ from typing import Final
 
 from whimbrel.core.context import Context
 from whimbrel.core.effects import PartitionReleased
-from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, ReplicaIndex
+from whimbrel.core.ids import LOST_ALL, NO_INDEX, MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
     FragmentPart,
     Purpose,
@@ -23,8 +23,6 @@ from whimbrel.core.messages import (
     TransferSent,
 )
 from whimbrel.core.model import ClusterState
-from whimbrel.core.replication.backups_out import BackupsOut
-from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.transfer import Asked, Exchange, FragmentExport, Shadows
@@ -33,8 +31,6 @@ from whimbrel.core.replication.vectors import NO_LINEAGE, make_lineage
 REFILL: Final = "replication.refill"
 LOOK_US: Final = 250_000
 """While seats lack data, what can be asked for is looked at once in this time."""
-LOST_ALL: Final = 6
-"""The lost backup count that means: no replica of the partition has data (FN-7)."""
 
 
 class PrimaryRecovery:
@@ -46,19 +42,17 @@ class PrimaryRecovery:
             (GCM-09).
     """
 
-    def __init__(
-        self, ctx: Context, holdings: Holdings, outgoing: BackupsOut, doubts: Doubts
-    ) -> None:
+    def __init__(self, ctx: Context, holdings: Holdings) -> None:
         self._ctx = ctx
         self._holdings = holdings
-        self._outgoing = outgoing
-        self._doubts = doubts
+        self._outgoing = holdings.outgoing
+        self._doubts = holdings.doubts
         self._lacking: dict[PartitionId, dict[MemberId, None]] = {}
         """Our rows' partitions without data, each with the members that have none either."""
         self._cause = ""
         """Of the newest row that we stand in without its data."""
         self.exchange = Exchange(ctx, Purpose.RECOVERY)
-        self.on_seat_lost: Callable[[PartitionId, int], None] | None = None
+        self.on_seat_lost: Callable[[PartitionId, int], None] = lambda _pid, _lost: None
 
     @property
     def lacking(self) -> tuple[PartitionId, ...]:
@@ -177,8 +171,7 @@ class PrimaryRecovery:
         self._doubts.confirm(partition)
         self._doubts.announce(partition)
         ctx.emit(PartitionReleased(pid))
-        if self.on_seat_lost is not None:
-            self.on_seat_lost(pid, lost)
+        self.on_seat_lost(pid, lost)
 
     def refused(self, sender: MemberId, message: RefillRefused) -> None:
         """Not now, or never: then the next colder backup is asked."""
@@ -209,11 +202,7 @@ class PrimaryRecovery:
             self._ctx.arm(REFILL, LOOK_US)
         self.exchange.give(sender, request.refill_id, pid, export, 0)
 
-    # -- links and members ----------------------------------------------------------------
-
-    def link_lost(self, member: MemberId) -> None:
-        """What was under way to or from a member may be lost: it is begun anew."""
-        self.exchange.link_lost(member)
+    # -- members --------------------------------------------------------------------------
 
     def members_changed(self) -> None:
         """Who has left is not asked; who came back is asked anew."""

@@ -15,16 +15,13 @@ from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row, index_in
 from whimbrel.core.messages import FragmentPart
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.replication.anti_entropy import AntiEntropy
-from whimbrel.core.replication.backups_out import BackupsOut
-from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, in_step
 from whimbrel.core.replication.handover import Handovers
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.primary_recovery import PrimaryRecovery
-from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.syncs import Syncs
 from whimbrel.core.replication.transfer import FragmentExport, Shadows, refuse_older
-from whimbrel.core.replication.vectors import take_over_lineage
+from whimbrel.core.replication.vectors import make_lineage
 from whimbrel.errors import SerializationError
 
 DRAIN_POLLS_MAX = 200
@@ -38,23 +35,15 @@ class Roles:
         self,
         ctx: Context,
         holdings: Holdings,
-        outgoing: BackupsOut,
-        shortage: Shortage,
-        doubts: Doubts,
         anti_entropy: AntiEntropy,
         syncs: Syncs,
         recovery: PrimaryRecovery,
         handovers: Handovers,
     ) -> None:
-        self._ctx = ctx
-        self._holdings = holdings
-        self._outgoing = outgoing
-        self._shortage = shortage
-        self._doubts = doubts
-        self._anti_entropy = anti_entropy
-        self._syncs = syncs
-        self._recovery = recovery
-        self._handovers = handovers
+        self._ctx, self._holdings, self._doubts = ctx, holdings, holdings.doubts
+        self._outgoing, self._shortage = holdings.outgoing, holdings.shortage
+        self._anti_entropy, self._handovers = anti_entropy, handovers
+        self._syncs, self._recovery = syncs, recovery
         self._staged: dict[PartitionId, tuple[MigrationInfo, Shadows]] = {}
         """What arrives for a migration, apart from what is held until it is decided."""
         self._copied: dict[PartitionId, MigrationInfo] = {}
@@ -234,7 +223,7 @@ class Roles:
 
     def _take_over(self, partition: PartitionReplica, *, promoted: bool) -> None:
         """We are the primary now: count under a lineage of our own (decision 6)."""
-        partition.lineage = take_over_lineage(partition.version, self._ctx.id)
+        partition.lineage = make_lineage(partition.version, self._ctx.id)
         for fragment in partition.fragments.values():
             fragment.become_primary(partition.lineage)
             self._doubts.forget(fragment)

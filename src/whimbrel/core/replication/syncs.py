@@ -20,7 +20,6 @@ from whimbrel.core.messages import (
     SyncRequested,
     TransferSent,
 )
-from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.primary_recovery import PrimaryRecovery
@@ -43,12 +42,10 @@ LOG_MAX: Final = 1_000
 class Syncs:
     """Both sides of all syncs of a member."""
 
-    def __init__(
-        self, ctx: Context, holdings: Holdings, doubts: Doubts, recovery: PrimaryRecovery
-    ) -> None:
+    def __init__(self, ctx: Context, holdings: Holdings, recovery: PrimaryRecovery) -> None:
         self._ctx = ctx
         self._holdings = holdings
-        self._doubts = doubts
+        self._doubts = holdings.doubts
         self._recovery = recovery
         self.exchange = Exchange(ctx, Purpose.SYNC)
         self._down: dict[MemberId, list[SyncRefused]] = {}

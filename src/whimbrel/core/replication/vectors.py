@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId
+from whimbrel.core.ids import BACKUP_COUNT_MAX
 from whimbrel.core.messages import Vector
 
 Counters = tuple[int, ...]
@@ -41,11 +41,6 @@ def promoted_from(counters: Counters, index: int) -> Counters:
     return (counters[slot],) * slot + tuple(counters[slot:])
 
 
-def agree_from(one: Counters, other: Counters, slot: int) -> bool:
-    """Whether two vectors of one lineage are equal from a slot on."""
-    return one[slot:] == other[slot:]
-
-
 def make_lineage(partition_version: int, name: str) -> int:
     """A lineage: partition version at take-over << 32 | crc32 of a name of who counts.
 
@@ -60,8 +55,3 @@ def make_lineage(partition_version: int, name: str) -> int:
 def lineage_version(lineage: int) -> int:
     """The partition version at which the counting under this lineage began."""
     return lineage >> 32
-
-
-def take_over_lineage(partition_version: int, member: MemberId) -> int:
-    """The lineage of a primary that takes over existing namespaces."""
-    return make_lineage(partition_version, member)

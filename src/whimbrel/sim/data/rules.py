@@ -135,16 +135,15 @@ class CopyRemains(Rule):
         if not world.data_is_promised() or world.violations:
             return
         hosts = world.up_hosts()
-        stores: dict[Namespace, list[Store]] = {}
+        stores: dict[Namespace, list[Store | None]] = {}
         for ledger in world.history.by_partition[pid]:
             if not (ledger.owes and ledger.is_settled):
                 continue
             held = stores.get(ledger.namespace)
             if held is None:
                 there = [host.store_at(pid, ledger.namespace) for host in hosts]
-                held = stores[ledger.namespace] = [
-                    one for one in there if one is not None and len(one)
-                ]
+                full = [one for one in there if one is not None and len(one)]
+                held = stores[ledger.namespace] = [*full] or [None]
             if all(ledger.lacks(store) for store in held):
                 self.fail(f"p{pid}: nobody holds {ledger.acked!r} any more", host.name)
                 return
@@ -187,7 +186,9 @@ class AnsweredAfterBackups(Rule):
         if ledger.unknown or not ledger.is_judged:
             return
         needed = 1 + min(world.plan.backup_count, len(world.places()) - 1)
-        holders = [host.name for host in world.up_hosts() if not ledger.lacks(_store(host, ledger))]
+        holders = [
+            host.name for host in world.up_hosts() if ledger.keeps(_store(host, ledger), operation)
+        ]
         if len(holders) < needed:
             names = ", ".join(holders) or "nobody"
             self.fail(f"{operation!r} of p{ledger.partition_id} is at {names}, {needed} are needed")

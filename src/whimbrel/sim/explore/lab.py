@@ -82,7 +82,6 @@ class Facts(msgspec.Struct, frozen=True):
     """What rules want to know of a snapshot without having the member at hand."""
 
     master: MemberId | None
-    is_in_charge: bool
     rows: tuple[Row, ...]
     versions: tuple[int, ...]
     verdicts: tuple[tuple[str, Verdict], ...]
@@ -379,7 +378,6 @@ def _facts_of(seat: Seat) -> Facts:
             held += numbers_in(store_of(fragment.store).records)
     return Facts(
         member.ctx.master,
-        member.migrations.loop.in_charge,
         tuple(table.rows),
         tuple(table.versions),
         tuple((one.id, one.verdict) for one in member.migrations.completed_migrations()),

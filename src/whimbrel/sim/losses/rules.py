@@ -6,8 +6,7 @@ import json
 from typing import ClassVar
 
 from whimbrel.core.effects import Note
-from whimbrel.core.ids import PartitionId, Row, index_in
-from whimbrel.core.migration.losses import LOST_ALL
+from whimbrel.core.ids import LOST_ALL, PartitionId, Row, index_in
 from whimbrel.sim.history import Ledger
 from whimbrel.sim.host import Host
 from whimbrel.sim.rule import Rule, Sightings
@@ -42,8 +41,7 @@ class LossIsTold(Rule):
 
         def probed(pid: PartitionId, count: int) -> None:
             self._lost(host, pid, count)
-            if seat_lost is not None:
-                seat_lost(pid, count)
+            seat_lost(pid, count)
 
         recovery.on_seat_lost = probed
 

@@ -6,8 +6,7 @@ import copy
 from typing import Any
 
 from whimbrel.core.effects import Note
-from whimbrel.core.ids import MemberId, split_namespace
-from whimbrel.core.merging.leftovers import hottest_listed
+from whimbrel.core.ids import MemberId, hottest_index, split_namespace
 from whimbrel.core.merging.target import chunk_key
 from whimbrel.core.messages import MergeRequested
 from whimbrel.core.replication.fragments import Store
@@ -75,12 +74,11 @@ class MergesAccounted(Rule):
         it.
         """
         member = host.member
-        listed = member.ctx.members.ids()
         room = member.membership
         moving = {one.partition_id for one in member.migrations.active_migrations()}
         held = 0
         for replica in member.dataplane.partitions:
-            if hottest_listed(replica.row, listed) != member.ctx.id:
+            if hottest_index(replica.row, member.ctx.is_member) != replica.index:
                 continue
             for fragment in replica.fragments.values():
                 copies = replica.row[: fragment.backup_count + 1]

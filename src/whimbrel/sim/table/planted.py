@@ -19,8 +19,7 @@ def local_promotion(engine: Engine) -> None:
     view_changed = member.membership.on_view_changed
 
     def promote(old: MemberList, new: MemberList) -> None:
-        if view_changed is not None:
-            view_changed(old, new)
+        view_changed(old, new)
         mine = member.ctx.id
         for pid, row in enumerate(manager.table.rows):
             if row[1] == mine and row[0] is not None and new.get(row[0]) is None:

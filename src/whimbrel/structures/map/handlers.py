@@ -15,15 +15,23 @@ from whimbrel.core.kinds import StructureKind
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.errors import UsageError
+from whimbrel.serving.entry_events import wants_entries
 from whimbrel.serving.handlers_events import register, remover
 from whimbrel.serving.listeners import GRID, Listener
-from whimbrel.serving.operations import Effect, Operation, RunInPartition, RunOnConnection, Scope
+from whimbrel.serving.operations import (
+    Effect,
+    Operation,
+    RunInPartition,
+    RunOnConnection,
+    Scope,
+    rows_of,
+)
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
 from whimbrel.serving.structure_handlers import Read, StructureHandlers, Write
-from whimbrel.structures.map.listening import ADD_LOST, ENCODERS, encode_lost, wants
+from whimbrel.structures.map.listening import ENCODERS, encode_lost
 from whimbrel.structures.map.record import EntryView
-from whimbrel.structures.map.service import EVICTED, MapService
+from whimbrel.structures.map.service import DEFAULT_SPAN, EVICTED, MapService
 from whimbrel.structures.map.settings import NAME
 from whimbrel.structures.map.whole import WholeMaps
 from whimbrel.wire.codec import decode_request
@@ -69,27 +77,23 @@ class MapHandlers(StructureHandlers):
         }
         remove = remover(self._server)
         listening: dict[str, RunOnConnection] = {
-            "Map.addEntryListener": self._listen,
-            "Map.addEntryListenerToKey": self._listen,
-            "Map.removeEntryListener": remove,
-            ADD_LOST: self._listen_to_losses,
-            "Map.removePartitionLostListener": remove,
+            "addEntryListener": self._listen,
+            "addEntryListenerToKey": self._listen,
+            "removeEntryListener": remove,
+            "addPartitionLostListener": self._listen_to_losses,
+            "removePartitionLostListener": remove,
         }
         whole = WholeMaps(self._server, self._maps)
         rows: list[Operation[Any]] = [
-            Operation(f"Map.{name}", NAME, Scope.PARTITION, effect, run)
-            for effect, runs in ((Effect.READ, reads), (Effect.WRITE, writes))
-            for name, run in runs.items()
+            *rows_of("Map.", NAME, Scope.PARTITION, Effect.READ, reads),
+            *rows_of("Map.", NAME, Scope.PARTITION, Effect.WRITE, writes),
+            *rows_of("Map.", NAME, Scope.CONNECTION, Effect.NEUTRAL, listening),
+            Operation("Map.flush", NAME, Scope.CONNECTION, Effect.WRITE, self._flush),
+            *whole.shares(),
         ]
-        rows += whole.shares()
         for method, effect, share, make, argument in whole.calls():
             asking = self._asking(share, make, argument)
             rows.append(Operation(f"Map.{method}", NAME, Scope.ALL_PARTITIONS, effect, asking))
-        rows.append(Operation("Map.flush", NAME, Scope.CONNECTION, Effect.WRITE, self._flush))
-        rows += [
-            Operation(name, NAME, Scope.CONNECTION, Effect.NEUTRAL, run)
-            for name, run in listening.items()
-        ]
         return rows
 
     def _flush(self, connection: Connection, message: RawMessage) -> None:
@@ -106,7 +110,7 @@ class MapHandlers(StructureHandlers):
             self._named(fields["name"]),
             ENCODERS[name, fields["include_value"]],
             fields["local_only"],
-            wants(fields["listener_flags"], fields.get("key")),
+            wants_entries(fields["listener_flags"], fields.get("key")),
         )
         register(self._server, listener, message)
 
@@ -170,9 +174,6 @@ class MapHandlers(StructureHandlers):
     def _reads(self) -> dict[str, Read]:
         maps = self._maps
 
-        def get_all(p: PartitionReplica, n: Namespace, f: Fields) -> dict[str, Any]:
-            return {"response": maps.get_all(p, n, f["keys"])}
-
         def entry_view(p: PartitionReplica, n: Namespace, f: Fields) -> dict[str, Any]:
             view = maps.entry_view(p, n, f["key"])
             return {
@@ -189,7 +190,7 @@ class MapHandlers(StructureHandlers):
             return {"iteration_pointers": _pointers(cursor), "entries": found}
 
         return {
-            "getAll": get_all,
+            "getAll": lambda p, n, f: {"response": maps.get_all(p, n, f["keys"])},
             "getEntryView": entry_view,
             "fetchKeys": fetch_keys,
             "fetchEntries": fetch_entries,
@@ -213,13 +214,20 @@ class MapHandlers(StructureHandlers):
             maps.set(p, n, f["key"], f["value"], r)
             return True
 
+        def put_if_absent(
+            p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply
+        ) -> bytes | None:
+            return maps.put_if_absent(p, n, f["key"], f["value"], r, *_spans(f))
+
+        def store(p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply) -> None:
+            """Transient or not is the same here: there is no store behind a map."""
+            maps.set(p, n, f["key"], f["value"], r, *_spans(f))
+
         answering: tuple[tuple[str, Write], ...] = (
-            ("putIfAbsent", lambda p, n, f, r: maps.put_if_absent(
-                p, n, f["key"], f["value"], r, f["ttl"])),
+            ("putIfAbsent", put_if_absent),
             ("putWithMaxIdle", lambda p, n, f, r: maps.put(
-                p, n, f["key"], f["value"], r, f["ttl"], f["max_idle"])),
-            ("putIfAbsentWithMaxIdle", lambda p, n, f, r: maps.put_if_absent(
-                p, n, f["key"], f["value"], r, f["ttl"], f["max_idle"])),
+                p, n, f["key"], f["value"], r, *_spans(f))),
+            ("putIfAbsentWithMaxIdle", put_if_absent),
             ("tryPut", try_put),
             ("tryRemove", lambda p, n, f, r: maps.remove(p, n, f["key"], r) is not None),
             ("replace", lambda p, n, f, r: maps.replace(p, n, f["key"], f["value"], r)),
@@ -231,18 +239,20 @@ class MapHandlers(StructureHandlers):
             ("evict", lambda p, n, f, r: maps.remove(p, n, f["key"], r, EVICTED) is not None),
         )  # fmt: skip
         silent: tuple[tuple[str, Write], ...] = (
-            ("putTransient", lambda p, n, f, r: maps.set(
-                p, n, f["key"], f["value"], r, f["ttl"])),
-            ("setWithMaxIdle", lambda p, n, f, r: maps.set(
-                p, n, f["key"], f["value"], r, f["ttl"], f["max_idle"])),
-            ("putTransientWithMaxIdle", lambda p, n, f, r: maps.set(
-                p, n, f["key"], f["value"], r, f["ttl"], f["max_idle"])),
+            ("putTransient", store),
+            ("setWithMaxIdle", store),
+            ("putTransientWithMaxIdle", store),
             ("putAll", lambda p, n, f, r: maps.put_all(p, n, f["entries"], r)),
         )  # fmt: skip
         return {
             **{name: self._writing(run) for name, run in answering},
             **{name: self._writing(run, is_silent=True) for name, run in silent},
         }
+
+
+def _spans(fields: Fields) -> tuple[int, int]:
+    """(time to live, longest idle span) in ms; many requests name the former alone."""
+    return fields["ttl"], fields.get("max_idle", DEFAULT_SPAN)
 
 
 def _client_view(view: EntryView) -> SimpleEntryView:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Final
-
-import msgspec
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Namespace, split_namespace
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
+from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import SerializationError
 from whimbrel.structures.map.counting_store import CountingMapStore
 from whimbrel.structures.map.policies import MergePolicy, policy_of
 from whimbrel.structures.map.record import EntryView
 from whimbrel.structures.map.settings import NAME, settings_of
-from whimbrel.structures.map.store import KeyCursor, MapStore
+from whimbrel.structures.map.store import MapStore
 
 _COUNT: Final = struct.Struct("<I")
 _HITS_BYTES: Final = 8
@@ -35,7 +35,7 @@ MergeEntry = Callable[[PartitionReplica, Namespace, bytes, MapStore, Decide, Pen
 who waits). Returns what became of the entry: a field of ``MergeCounts``."""
 
 
-def make_chunk(store: MapStore, cursor: KeyCursor, bytes_max: int) -> tuple[bytes, int]:
+def make_chunk(store: MapStore, cursor: Walk, bytes_max: int) -> tuple[bytes, int]:
     """The next entries of a store that nobody writes to, and how many they are."""
     keys, begin = cursor.keys, cursor.position
     chunk, entries, _ = store.export(cursor, bytes_max)
@@ -80,25 +80,19 @@ class Merger:
         hits: tuple[int, ...] = ()
         try:
             hits, begin = read_hits(chunk)
+            if hits:
+                incoming = CountingMapStore()
             incoming.ingest(chunk[begin:])
         except SerializationError as error:
             self._ctx.note("split_brain.damaged", "error", **{NAME: name}, problem=str(error))
+        if isinstance(incoming, CountingMapStore):
+            incoming.hits = dict(zip(incoming.records, hits, strict=False))
         policy = policy_of(settings_of(self._ctx.settings, namespace).merge_policy)
+        decide = partial(self._ask, policy, name)
         tally = dict.fromkeys(MergeCounts.__struct_fields__, 0)
-        keys = list(incoming.records)
-        counted = dict(zip(keys, hits, strict=False))
-        for key in keys:
-            decide = self._decider(policy, name, counted.get(key, 0) if counted else None)
+        for key in incoming.records:
             tally[self._merge_entry(partition, namespace, key, incoming, decide, reply)] += 1
         return MergeCounts(**tally)
-
-    def _decider(self, policy: MergePolicy, name: str, hits: int | None) -> Decide:
-        def decide(existing: EntryView | None, merging: EntryView) -> bytes | None:
-            if hits is not None:
-                merging = msgspec.structs.replace(merging, hits=hits)
-            return self._ask(policy, name, existing, merging)
-
-        return decide
 
     def _ask(
         self, policy: MergePolicy, name: str, existing: EntryView | None, merging: EntryView

@@ -3,8 +3,8 @@
 Knows values, limits on the life of entries, events and which change is sent to the backups. Knows
 nothing of clients, their protocol or routing: the serving layer finds the partition first and asks
 ``writable`` or catches ``RetryableError``. Keys and values are whole Data. Calls over whole maps
-take the partitions to look at; which those are, and that each counts once, is the caller's affair,
-and so is telling listeners once when several members have cleared their share of a map.
+are made partition by partition; that each counts once is the caller's affair, and so is telling
+listeners once when several members have cleared their share of a map.
 
 After a change its ``reply``, if anybody waits, says in ``remaining`` how many acknowledgements will
 come. ``put_all`` waits with its last entry only: backups are acknowledged in order.
@@ -21,6 +21,7 @@ from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
 from whimbrel.core.replication.outbox import PendingReply, Reply
+from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import UsageError
 from whimbrel.serialization.data import DATA_HEADER_BYTES
 from whimbrel.structures.map.counting_store import CountingMapStore
@@ -39,7 +40,7 @@ from whimbrel.structures.map.record import (
     stored_key,
 )
 from whimbrel.structures.map.settings import NAME, settings_of
-from whimbrel.structures.map.store import KeyCursor, MapStore
+from whimbrel.structures.map.store import MapStore
 
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Key and value of one entry together; larger ones would stall a member's other partitions."""
@@ -340,7 +341,7 @@ class MapService(StructureService):
 
     # -- after a split --------------------------------------------------------------------
 
-    def leftover_chunk(self, store: Store, cursor: KeyCursor, bytes_max: int) -> tuple[bytes, int]:
+    def leftover_chunk(self, store: Store, cursor: Walk, bytes_max: int) -> tuple[bytes, int]:
         """See ``StructureService.leftover_chunk``; with the hits where they are counted."""
         return make_chunk(cast("MapStore", store), cursor, bytes_max)
 
@@ -384,28 +385,27 @@ class MapService(StructureService):
 
     # -- whole maps -----------------------------------------------------------------------
 
-    def key_set(self, partitions: Iterable[PartitionReplica], namespace: Namespace) -> list[bytes]:
-        """The keys in these partitions."""
-        return [key for key, _ in self.entries(partitions, namespace)]
+    def key_set(self, partition: PartitionReplica, namespace: Namespace) -> list[bytes]:
+        """The keys in a partition."""
+        return [key for key, _ in self.entries(partition, namespace)]
 
-    def values(self, partitions: Iterable[PartitionReplica], namespace: Namespace) -> list[bytes]:
-        """The values in these partitions."""
-        return [value for _, value in self.entries(partitions, namespace)]
+    def values(self, partition: PartitionReplica, namespace: Namespace) -> list[bytes]:
+        """The values in a partition."""
+        return [value for _, value in self.entries(partition, namespace)]
 
     def entries(
-        self, partitions: Iterable[PartitionReplica], namespace: Namespace
+        self, partition: PartitionReplica, namespace: Namespace
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The entries in these partitions; no change may come between."""
-        now_ms = self._ctx.wall_ms
-        for store in self._stores(partitions, namespace):
-            yield from store.entries(now_ms)
+        """The entries in a partition; no change may come between."""
+        store = self._store(partition, namespace)
+        return iter(()) if store is None else store.entries(self._ctx.wall_ms)
 
     def contains_value(
-        self, partitions: Iterable[PartitionReplica], namespace: Namespace, value: bytes
+        self, partition: PartitionReplica, namespace: Namespace, value: bytes
     ) -> bool:
-        """Whether some entry in these partitions has an equal value."""
+        """Whether some entry in a partition has an equal value."""
         wanted = value[HASH_BYTES:]
-        return any(found[HASH_BYTES:] == wanted for _, found in self.entries(partitions, namespace))
+        return any(found[HASH_BYTES:] == wanted for _, found in self.entries(partition, namespace))
 
     def clear(self, partition: PartitionReplica, namespace: Namespace, reply: Reply) -> int:
         """Remove or evict everything in a partition; how many entries that were."""
@@ -482,8 +482,7 @@ class MapService(StructureService):
             key = store.key_data(stored)
             record, operation = store.remove(stored)
             if record is not None:
-                value = record[RECORD_BYTES:]
-                self._expire(partition, fragment, key, value, operation)
+                self._expire(partition, fragment, key, record[RECORD_BYTES:], operation)
 
     def _expire(
         self,
@@ -502,14 +501,6 @@ class MapService(StructureService):
     def _store(self, partition: PartitionReplica, namespace: Namespace) -> MapStore | None:
         fragment = partition.fragments.get(namespace)
         return None if fragment is None else cast("MapStore", fragment.store)
-
-    def _stores(
-        self, partitions: Iterable[PartitionReplica], namespace: Namespace
-    ) -> Iterator[MapStore]:
-        for partition in partitions:
-            fragment = partition.fragments.get(namespace)
-            if fragment is not None:
-                yield cast("MapStore", fragment.store)
 
 
 def too_large(key: bytes, value: bytes) -> UsageError:

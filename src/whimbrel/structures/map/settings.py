@@ -16,6 +16,8 @@ from whimbrel.structures.map.policies import NAME_LENGTH_MAX, PUT_IF_ABSENT, res
 NAME: Final = "map"
 """Of the kind."""
 LIFETIME_MAX_S = 100 * 31_536_000
+Lifetime = Annotated[int, Meta(ge=0, le=LIFETIME_MAX_S)]
+"""Seconds that an entry may live; 0 for ever."""
 
 
 class MapSettings(PartitionedSettings, frozen=True):
@@ -24,20 +26,10 @@ class MapSettings(PartitionedSettings, frozen=True):
     kind: ClassVar[str] = NAME
 
     time_to_live_s: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=LIFETIME_MAX_S,
-            description="Entries end this long after they were written; 0 never",
-        ),
+        Lifetime, Meta(description="Entries end this long after they were written; 0 never")
     ] = 0
     max_idle_s: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=LIFETIME_MAX_S,
-            description="Entries end this long after they were last touched; 0 never",
-        ),
+        Lifetime, Meta(description="Entries end this long after they were last touched; 0 never")
     ] = 0
     merge_policy: Annotated[
         str,

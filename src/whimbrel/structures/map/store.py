@@ -19,10 +19,10 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 from zlib import crc32
 
+from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import ProtocolError, SerializationError
 from whimbrel.structures.map.record import (
     CHUNK_ENTRY,
@@ -57,8 +57,6 @@ from whimbrel.structures.map.record import (
 CHUNK_ENTRIES_MAX = 2_000
 """Entries in one chunk: small ones cost their receiver a microsecond each, whatever their bytes."""
 
-KEYS_TAKEN = 50_000
-"""Keys that a cursor lists in one step, less than a millisecond."""
 SCAN_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of keys and values after which a chunk of a scan ends, however few entries it has: an
 answer must fit into a message whatever the size of the values."""
@@ -76,33 +74,6 @@ _unpack_record = RECORD.unpack_from
 _pack_operation = OPERATION.pack
 _unpack_operation = OPERATION.unpack_from
 _CLEAR_OPERATION = OPERATION.pack(CLEAR, 0)
-
-
-class KeyCursor:
-    """A walk over the keys of a store, some at a time: a list of a million takes 13 ms.
-
-    When keys come or go meanwhile, which a migration does not allow and a sync does, it begins
-    again with a list of all of them: an entry sent twice does no harm.
-
-    Attributes:
-        keys: The keys at hand; none at the end.
-        position: The next of them.
-    """
-
-    __slots__ = ("_walk", "keys", "position")
-
-    def __init__(self, records: dict[bytes, bytes]) -> None:
-        self._walk = iter(records)
-        self.go_on(records)
-
-    def go_on(self, records: dict[bytes, bytes]) -> None:
-        """Take the next keys."""
-        self.position = 0
-        try:
-            self.keys = list(islice(self._walk, KEYS_TAKEN))
-        except RuntimeError:
-            self._walk = iter(list(records))
-            self.keys = list(islice(self._walk, KEYS_TAKEN))
 
 
 class GivenUp:
@@ -517,11 +488,11 @@ class MapStore:
 
     # -- chunks ------------------------------------------------------------------------------
 
-    def open_cursor(self) -> KeyCursor:
+    def open_cursor(self) -> Walk:
         """A walk over all entries, for ``export``."""
-        return KeyCursor(self.records)
+        return Walk(self._changes, self.records)
 
-    def export(self, cursor: KeyCursor, bytes_max: int) -> tuple[bytes, int, bool]:
+    def export(self, cursor: Walk, bytes_max: int) -> tuple[bytes, int, bool]:
         """The next entries as they are now, their number and whether they are the last.
 
         The chunk ends with the entry that reaches ``bytes_max``, so a large one is a chunk of its
@@ -555,7 +526,7 @@ class MapStore:
             size += len(key) + len(record) + len(beside) + 8
         cursor.position = position
         if position == len(keys):
-            cursor.go_on(records)
+            cursor.go_on(self._changes)
         return b"".join(pieces), position - begin, not cursor.keys
 
     def ingest(self, data: bytes) -> int:

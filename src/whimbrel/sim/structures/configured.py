@@ -1,0 +1,20 @@
+"""What the structures of a run are configured with: the settings of each kind, one line each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from whimbrel.core.settings import StructureSettings
+from whimbrel.structures.map.settings import NAME, MapSettings
+
+MAPS_ONLY: Final = (NAME,)
+"""What clients use in a run that was written down before there were other kinds, and in many
+others."""
+
+LIST_NAME: Final = "sim.list"
+"""The multimap whose values are lists."""
+
+
+def configured(backups: int, asynchronous: int) -> tuple[StructureSettings, ...]:
+    """The settings of a run's structures, all with the same numbers of backups."""
+    return (MapSettings("default", backups, asynchronous),)
