@@ -18,8 +18,10 @@ ROOT = Path(whimbrel.sim.__file__).parent
 CIRCLE_MAX = 2
 ASKED = """\
 D1 NothingLost quiet
+D1 ValuesWhole operation
 D1 WholeMapOnce operation
 D2 NothingInvented operation
+D2 ValuesPut operation
 D3 ExpiryHolds operation
 D3 NoResurrection quiet
 D4 FreshReads started

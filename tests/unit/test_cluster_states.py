@@ -291,6 +291,12 @@ ALLOWED = frozenset(
         "addEntryListenerToKey", "removeEntryListener", "addPartitionLostListener",
         "removePartitionLostListener",
     )
+) | frozenset(
+    f"MultiMap.{method}"
+    for method in (
+        "get", "containsKey", "containsValue", "containsEntry", "valueCount", "size", "keySet",
+        "values", "entrySet", "addEntryListener", "addEntryListenerToKey", "removeEntryListener",
+    )
 ) | {"FlakeIdGenerator.newIdBatch"}  # fmt: skip
 """Requests that run in PASSIVE; the test that walks all requests keeps it complete."""
 
@@ -302,6 +308,9 @@ REFUSED = frozenset(
         "removeIfSame", "setTtl", "evict", "putTransient", "setWithMaxIdle",
         "putTransientWithMaxIdle", "putAll", "clear", "evictAll", "flush",
     )
+) | frozenset(
+    f"MultiMap.{method}"
+    for method in ("put", "putAll", "remove", "removeEntry", "delete", "clear")
 ) | {"Client.destroyProxy"}  # fmt: skip
 """Requests that change something, named so that a new request is put on one of the two lists."""
 

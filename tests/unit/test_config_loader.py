@@ -11,7 +11,9 @@ from whimbrel.config.settings import RuntimeSettings
 from whimbrel.core.ids import Address
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import ConfigError
+from whimbrel.structures.kinds import KINDS
 from whimbrel.structures.map.settings import MapSettings
+from whimbrel.structures.multimap.settings import MultiMapSettings
 
 
 def sets(*texts: str) -> list[Flag]:
@@ -133,8 +135,8 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         "did you mean membership.heartbeat_timeout_s?",
         f"{file}:4: partition.count must be between 1 and 65536, not -3",
         f"{file}:5: unknown table [nonsense]; known are cluster, network, admin, member, log, "
-        "membership, partition, migration, replication, split_brain_protection, map, "
-        "flake_id_generator",
+        "membership, partition, migration, replication, split_brain_protection, "
+        + ", ".join(kind.name for kind in KINDS),
         f"{file}:9: map.default.backup_count must be between 0 and 6, not 7",
         f"{file}:11: migration.interval_s must be a number of seconds, not the text '3'",
         f"{file}:13: network.port must be a whole number, not the switch True",
@@ -187,6 +189,19 @@ def test_one_wrong_setting(setting: str, words: str) -> None:
     (told,) = problems(None, None, setting)
     assert told.startswith("--set ")
     assert words in told
+
+
+def test_multimaps_are_configured_like_maps() -> None:
+    """Goal: a kind's own keys, by pattern; what is no type of collection is refused."""
+    core = load(
+        settings=["multimap.l*.value_collection_type=LIST", "multimap.default.backup_count=2"]
+    ).core
+    assert core.structure(MultiMapSettings, "lines").value_collection_type == "LIST"
+    assert core.structure(MultiMapSettings, "lines").backup_count == 2
+    assert core.structure(MultiMapSettings, "other").value_collection_type == "SET"
+    assert core.structure(MapSettings, "other").backup_count == 1
+    (told,) = problems(None, None, "multimap.x.value_collection_type=BAG")
+    assert "SET" in told and "LIST" in told
 
 
 def test_more_than_six_backups_are_refused() -> None:

@@ -244,9 +244,9 @@ def test_unsupported_requests_are_refused_by_name(client: Client) -> None:
     assert caught.value.code == 61
     with pytest.raises(Error, match=r"Map\.lock"):
         client.call("Map.lock", 3, name="m", key=to_data(1), thread_id=1, ttl=1, reference_id=1)
-    client.send(frame(b"\x00\x01\x02\x00" + bytes(12), 0xC000 | FINAL))
+    client.send(frame(b"\x00\x01\x05\x00" + bytes(12), 0xC000 | FINAL))
     client.correlation = 0
-    with pytest.raises(Error, match=r"MultiMap\.put"):
+    with pytest.raises(Error, match=r"List\.size"):
         client.answer(0)
     assert put(client, 1, 1) is None
 

@@ -31,7 +31,11 @@ ABSENT: tuple[tuple[str, str], ...] = (
         "near caches",
         "Map.addNearCacheInvalidationListener Map.fetchNearCacheInvalidationMetadata",
     ),
-    ("locks", "Map.lock Map.tryLock Map.isLocked Map.unlock Map.forceUnlock"),
+    (
+        "locks",
+        "Map.lock Map.tryLock Map.isLocked Map.unlock Map.forceUnlock MultiMap.lock "
+        "MultiMap.tryLock MultiMap.isLocked MultiMap.unlock MultiMap.forceUnlock",
+    ),
     (
         "entry processors and interceptors",
         "Map.executeOnKey Map.submitToKey Map.executeOnAllKeys Map.executeWithPredicate "
@@ -41,7 +45,6 @@ ABSENT: tuple[tuple[str, str], ...] = (
     ("event journals", "Map.eventJournalSubscribe Map.eventJournalRead"),
     ("transactions", "Transaction XATransaction TransactionalMap TransactionalMultiMap "
         "TransactionalSet TransactionalList TransactionalQueue"),
-    ("multimaps", "MultiMap"),
     ("replicated maps", "ReplicatedMap"),
     ("queues", "Queue"),
     ("lists", "List"),
@@ -70,7 +73,6 @@ ABSENT: tuple[tuple[str, str], ...] = (
 """What is missing, and the requests (``Service.method``) or whole services that need it."""
 
 _SERVICES = (
-    ("multiMapService", "MultiMap"),
     ("replicatedMapService", "ReplicatedMap"),
     ("queueService", "Queue"),
     ("listService", "List"),

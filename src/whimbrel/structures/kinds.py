@@ -5,8 +5,10 @@ from __future__ import annotations
 from whimbrel.serving.kinds import ServedKind
 from whimbrel.structures.flake_id_generator.kind import FLAKE_ID_GENERATOR
 from whimbrel.structures.map.kind import MAP
+from whimbrel.structures.multimap.kind import MULTIMAP
 
 KINDS: tuple[ServedKind, ...] = (
     MAP,
+    MULTIMAP,
     FLAKE_ID_GENERATOR,
 )

@@ -422,6 +422,7 @@ _SIMPLE: dict[str, tuple[Write, Read]] = {
     "list_data_or_null": _list(*_nullable(*_DATA)),
     "list_data": (_write_data_list, _read_data_list),
     "entries_data_data": (_write_data_entries, _read_data_entries),
+    "entries_data_list_data": _entries(*_DATA, _write_data_list, _read_data_list),
     "entries_string_string": _entries(*_STRING, *_STRING),
     "entries_string_bytes": _entries(*_STRING, *_BYTES),
     "entries_string_pairs_int_long": _entries(*_STRING, *_items("iq")),

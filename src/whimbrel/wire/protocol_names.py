@@ -8,13 +8,6 @@ from __future__ import annotations
 
 _SERVICES: tuple[tuple[int, str, str], ...] = (
     (
-        0x02,
-        "MultiMap",
-        "put get remove keySet values entrySet containsKey containsValue containsEntry size clear "
-        "valueCount addEntryListenerToKey addEntryListener removeEntryListener lock tryLock "
-        "isLocked unlock forceUnlock removeEntry delete putAll",
-    ),
-    (
         0x03,
         "Queue",
         "offer put size remove poll take peek iterator drainTo drainToMaxSize contains "

@@ -454,6 +454,44 @@ _MAP: tuple[_Row, ...] = (
     (0x49, "putAllWithMetadata", _ONCE, "name:string entries:list_SimpleEntryView", "", ()),
 )
 """Service 1, all 73 messages."""
+
+_VALUE = "name:string value:data"
+_KEY_VALUE = "name:string key:data value:data thread_id:long"
+_SHOWN = "include_value:bool local_only:bool"
+
+_MULTIMAP: tuple[_Row, ...] = (
+    (0x01, "put", _ONCE, _KEY_VALUE, _FLAG, ()),
+    (0x02, "get", _RETRY, _KEY, _ALL_KEYS, ()),
+    (0x03, "remove", _ONCE, _KEY, _ALL_KEYS, ()),
+    (0x04, "keySet", _RETRY, _NAME, _ALL_KEYS, ()),
+    (0x05, "values", _RETRY, _NAME, _ALL_KEYS, ()),
+    (0x06, "entrySet", _RETRY, _NAME, _ALL_ENTRIES, ()),
+    (0x07, "containsKey", _RETRY, _KEY, _FLAG, ()),
+    (0x08, "containsValue", _RETRY, _VALUE, _FLAG, ()),
+    (0x09, "containsEntry", _RETRY, _KEY_VALUE, _FLAG, ()),
+    (0x0A, "size", _RETRY, _NAME, "response:int", ()),
+    (0x0B, "clear", _ONCE, _NAME, "", ()),
+    (0x0C, "valueCount", _RETRY, _KEY, "response:int", ()),
+    (
+        0x0D,
+        "addEntryListenerToKey",
+        _ONCE,
+        f"name:string key:data {_SHOWN}",
+        _REGISTERED,
+        _ENTRY_EVENT,
+    ),
+    (0x0E, "addEntryListener", _ONCE, f"name:string {_SHOWN}", _REGISTERED, _ENTRY_EVENT),
+    (0x0F, "removeEntryListener", _RETRY, f"name:string {_BYE}", _FLAG, ()),
+    (0x10, "lock", _RETRY, f"{_KEY} ttl:long reference_id:long", "", ()),
+    (0x11, "tryLock", _RETRY, f"{_KEY} lease:long timeout:long reference_id:long", _FLAG, ()),
+    (0x12, "isLocked", _RETRY, "name:string key:data", _FLAG, ()),
+    (0x13, "unlock", _RETRY, f"{_KEY} reference_id:long", "", ()),
+    (0x14, "forceUnlock", _RETRY, "name:string key:data reference_id:long", "", ()),
+    (0x15, "removeEntry", _ONCE, _KEY_VALUE, _FLAG, ()),
+    (0x16, "delete", _ONCE, _KEY, "", ()),
+    (0x17, "putAll", _ONCE, "name:string entries:entries_data_list_data", "", ()),
+)
+"""Service 2, all 23 messages."""
 _FLAKE_ID_GENERATOR: tuple[_Row, ...] = (
     (
         0x01,
@@ -469,6 +507,7 @@ _FLAKE_ID_GENERATOR: tuple[_Row, ...] = (
 _SERVICES: tuple[tuple[int, str, tuple[_Row, ...]], ...] = (
     (0x00, "Client", _CLIENT),
     (0x01, "Map", _MAP),
+    (0x02, "MultiMap", _MULTIMAP),
     (0x1C, "FlakeIdGenerator", _FLAKE_ID_GENERATOR),
 )
 

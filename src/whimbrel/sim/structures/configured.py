@@ -6,6 +6,7 @@ from typing import Final
 
 from whimbrel.core.settings import StructureSettings
 from whimbrel.structures.map.settings import NAME, MapSettings
+from whimbrel.structures.multimap.settings import LIST, MultiMapSettings
 
 MAPS_ONLY: Final = (NAME,)
 """What clients use in a run that was written down before there were other kinds, and in many
@@ -17,4 +18,9 @@ LIST_NAME: Final = "sim.list"
 
 def configured(backups: int, asynchronous: int) -> tuple[StructureSettings, ...]:
     """The settings of a run's structures, all with the same numbers of backups."""
-    return (MapSettings("default", backups, asynchronous),)
+    lists = MultiMapSettings(LIST_NAME, backups, asynchronous, value_collection_type=LIST)
+    return (
+        MapSettings("default", backups, asynchronous),
+        MultiMapSettings("default", backups, asynchronous),
+        lists,
+    )

@@ -7,8 +7,12 @@ from collections.abc import Sized
 from whimbrel.core.ids import split_namespace
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.sim.structures import map as maps
+from whimbrel.sim.structures import multimap as multimaps
 
-STRUCTURES = (maps.SUBJECT,)
+STRUCTURES = (
+    maps.SUBJECT,
+    multimaps.SUBJECT,
+)
 MODELS = {one.model.kind: one.model for one in STRUCTURES if one.model is not None}
 """By kind."""
 

@@ -1,0 +1,1 @@
+"""The multimap: keys with several values each."""
