@@ -25,12 +25,12 @@ def words_of(problem: BaseException | None) -> str:
 
 
 def test_refusals_name_what_is_missing() -> None:
-    """Goal: queues, locks, SQL, listeners with a predicate and near caches are refused at once; the
+    """Goal: lists, locks, SQL, listeners with a predicate and near caches are refused at once; the
     sentence says what is missing, at least in what the client hides and in the member's events.
     Method: the official client; the map still works afterwards.
     """
     calls: dict[str, Callable[[Any, Any], Any]] = {
-        "queues": lambda client, _: client.get_queue("q").blocking().put(1),
+        "lists": lambda client, _: client.get_list("l").blocking().add(1),
         "sets": lambda client, _: client.get_set("s").blocking().add(1),
         "SQL": lambda client, _: list(client.sql.execute("select 1").result()),
         "transactions": lambda client, _: client.new_transaction().begin(),

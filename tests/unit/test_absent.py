@@ -99,7 +99,7 @@ def test_a_listener_that_is_not_built_names_what_is_missing(
 
 @pytest.mark.parametrize(("service", "name"), _SERVICES)
 def test_a_structure_that_is_not_built_is_named(client: Client, service: str, name: str) -> None:
-    """Goal: a client that makes or destroys a queue, a set, ... learns that there are none."""
+    """Goal: a client that makes or destroys a list, a set, ... learns that there are none."""
     feature = feature_of(name)
     assert feature
     for prefix in ("hz:impl:", "hz:service:"):

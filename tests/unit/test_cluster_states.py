@@ -297,6 +297,12 @@ ALLOWED = frozenset(
         "get", "containsKey", "containsValue", "containsEntry", "valueCount", "size", "keySet",
         "values", "entrySet", "addEntryListener", "addEntryListenerToKey", "removeEntryListener",
     )
+) | frozenset(
+    f"Queue.{method}"
+    for method in (
+        "size", "isEmpty", "remainingCapacity", "peek", "iterator", "contains", "containsAll",
+        "addListener", "removeListener",
+    )
 ) | {"FlakeIdGenerator.newIdBatch"}  # fmt: skip
 """Requests that run in PASSIVE; the test that walks all requests keeps it complete."""
 
@@ -311,6 +317,12 @@ REFUSED = frozenset(
 ) | frozenset(
     f"MultiMap.{method}"
     for method in ("put", "putAll", "remove", "removeEntry", "delete", "clear")
+) | frozenset(
+    f"Queue.{method}"
+    for method in (
+        "offer", "put", "poll", "take", "remove", "addAll", "compareAndRemoveAll",
+        "compareAndRetainAll", "drainTo", "drainToMaxSize", "clear",
+    )
 ) | {"Client.destroyProxy"}  # fmt: skip
 """Requests that change something, named so that a new request is put on one of the two lists."""
 

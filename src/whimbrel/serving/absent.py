@@ -46,7 +46,6 @@ ABSENT: tuple[tuple[str, str], ...] = (
     ("transactions", "Transaction XATransaction TransactionalMap TransactionalMultiMap "
         "TransactionalSet TransactionalList TransactionalQueue"),
     ("replicated maps", "ReplicatedMap"),
-    ("queues", "Queue"),
     ("lists", "List"),
     ("sets", "Set"),
     ("topics", "Topic"),
@@ -74,7 +73,6 @@ ABSENT: tuple[tuple[str, str], ...] = (
 
 _SERVICES = (
     ("replicatedMapService", "ReplicatedMap"),
-    ("queueService", "Queue"),
     ("listService", "List"),
     ("setService", "Set"),
     ("topicService", "Topic"),

@@ -6,9 +6,11 @@ from whimbrel.serving.kinds import ServedKind
 from whimbrel.structures.flake_id_generator.kind import FLAKE_ID_GENERATOR
 from whimbrel.structures.map.kind import MAP
 from whimbrel.structures.multimap.kind import MULTIMAP
+from whimbrel.structures.queue.kind import QUEUE
 
 KINDS: tuple[ServedKind, ...] = (
     MAP,
     MULTIMAP,
+    QUEUE,
     FLAKE_ID_GENERATOR,
 )

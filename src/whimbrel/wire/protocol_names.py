@@ -7,13 +7,6 @@ and names are those of the Hazelcast Open Binary Client Protocol 2.10.
 from __future__ import annotations
 
 _SERVICES: tuple[tuple[int, str, str], ...] = (
-    (
-        0x03,
-        "Queue",
-        "offer put size remove poll take peek iterator drainTo drainToMaxSize contains "
-        "containsAll compareAndRemoveAll compareAndRetainAll clear addAll addListener "
-        "removeListener remainingCapacity isEmpty",
-    ),
     (0x04, "Topic", "publish addMessageListener removeMessageListener publishAll"),
     (
         0x05,

@@ -492,6 +492,39 @@ _MULTIMAP: tuple[_Row, ...] = (
     (0x17, "putAll", _ONCE, "name:string entries:entries_data_list_data", "", ()),
 )
 """Service 2, all 23 messages."""
+_ITEMS = "name:string data_list:list_data"
+_WAIT = "timeout_millis:long"
+
+_QUEUE: tuple[_Row, ...] = (
+    (0x01, "offer", _ONCE, f"{_VALUE} {_WAIT}", _FLAG, ()),
+    (0x02, "put", _ONCE, _VALUE, "", ()),
+    (0x03, "size", _ONCE, _NAME, "response:int", ()),
+    (0x04, "remove", _ONCE, _VALUE, _FLAG, ()),
+    (0x05, "poll", _ONCE, f"{_NAME} {_WAIT}", _OLD, ()),
+    (0x06, "take", _ONCE, _NAME, _OLD, ()),
+    (0x07, "peek", _ONCE, _NAME, _OLD, ()),
+    (0x08, "iterator", _ONCE, _NAME, "response:list_data", ()),
+    (0x09, "drainTo", _ONCE, _NAME, "response:list_data", ()),
+    (0x0A, "drainToMaxSize", _ONCE, f"{_NAME} max_size:int", "response:list_data", ()),
+    (0x0B, "contains", _ONCE, _VALUE, _FLAG, ()),
+    (0x0C, "containsAll", _ONCE, _ITEMS, _FLAG, ()),
+    (0x0D, "compareAndRemoveAll", _ONCE, _ITEMS, _FLAG, ()),
+    (0x0E, "compareAndRetainAll", _ONCE, _ITEMS, _FLAG, ()),
+    (0x0F, "clear", _ONCE, _NAME, "", ()),
+    (0x10, "addAll", _ONCE, _ITEMS, _FLAG, ()),
+    (
+        0x11,
+        "addListener",
+        _ONCE,
+        f"{_NAME} include_value:bool local_only:bool",
+        _REGISTERED,
+        (("item", "item:data? uuid:uuid event_type:int"),),
+    ),
+    (0x12, "removeListener", _RETRY, f"{_NAME} {_BYE}", _FLAG, ()),
+    (0x13, "remainingCapacity", _ONCE, _NAME, "response:int", ()),
+    (0x14, "isEmpty", _ONCE, _NAME, _FLAG, ()),
+)
+"""Service 3, all 20 messages."""
 _FLAKE_ID_GENERATOR: tuple[_Row, ...] = (
     (
         0x01,
@@ -508,6 +541,7 @@ _SERVICES: tuple[tuple[int, str, tuple[_Row, ...]], ...] = (
     (0x00, "Client", _CLIENT),
     (0x01, "Map", _MAP),
     (0x02, "MultiMap", _MULTIMAP),
+    (0x03, "Queue", _QUEUE),
     (0x1C, "FlakeIdGenerator", _FLAKE_ID_GENERATOR),
 )
 

@@ -7,6 +7,7 @@ from typing import Final
 from whimbrel.core.settings import StructureSettings
 from whimbrel.structures.map.settings import NAME, MapSettings
 from whimbrel.structures.multimap.settings import LIST, MultiMapSettings
+from whimbrel.structures.queue.settings import QueueSettings
 
 MAPS_ONLY: Final = (NAME,)
 """What clients use in a run that was written down before there were other kinds, and in many
@@ -14,6 +15,10 @@ others."""
 
 LIST_NAME: Final = "sim.list"
 """The multimap whose values are lists."""
+BOUNDED_QUEUE: Final = "sim.bounded-queue"
+"""A queue that is often full, ..."""
+BOUNDED_ITEMS: Final = 3
+"""... because it takes no more."""
 
 
 def configured(backups: int, asynchronous: int) -> tuple[StructureSettings, ...]:
@@ -23,4 +28,6 @@ def configured(backups: int, asynchronous: int) -> tuple[StructureSettings, ...]
         MapSettings("default", backups, asynchronous),
         MultiMapSettings("default", backups, asynchronous),
         lists,
+        QueueSettings("default", backups, asynchronous),
+        QueueSettings(BOUNDED_QUEUE, backups, asynchronous, max_size=BOUNDED_ITEMS),
     )

@@ -8,10 +8,12 @@ from whimbrel.core.ids import split_namespace
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.sim.structures import map as maps
 from whimbrel.sim.structures import multimap as multimaps
+from whimbrel.sim.structures import queue as queues
 
 STRUCTURES = (
     maps.SUBJECT,
     multimaps.SUBJECT,
+    queues.SUBJECT,
 )
 MODELS = {one.model.kind: one.model for one in STRUCTURES if one.model is not None}
 """By kind."""

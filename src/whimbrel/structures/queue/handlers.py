@@ -1,0 +1,123 @@
+"""Requests to queues: each goes to the one partition that a queue lies in."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from whimbrel.core.ids import Namespace
+from whimbrel.core.kinds import StructureKind
+from whimbrel.core.replication.fragments import PartitionReplica
+from whimbrel.serving.handlers_client import answer
+from whimbrel.serving.handlers_events import register, remover
+from whimbrel.serving.listeners import Listener
+from whimbrel.serving.operations import Effect, Operation, RunInPartition, RunOnConnection, Scope
+from whimbrel.serving.server import Server
+from whimbrel.serving.session import Connection, Origin
+from whimbrel.serving.structure_handlers import StructureHandlers, Write
+from whimbrel.structures.queue.listening import ADD_LISTENER, ENCODERS
+from whimbrel.structures.queue.service import PUT, TAKE, QueueService
+from whimbrel.structures.queue.settings import NAME
+from whimbrel.wire.codec import decode_request
+from whimbrel.wire.field_codec import Fields
+from whimbrel.wire.frames import RawMessage
+
+FOR_EVER_MS: Final = -1
+"""What those wait whose request has no time-out."""
+
+
+class QueueHandlers(StructureHandlers):
+    """The queue service's requests, as clients see them."""
+
+    def __init__(self, server: Server, kind: StructureKind) -> None:
+        """Begin with no queue in use."""
+        super().__init__(server, kind)
+        self._queues = server.member.service(QueueService)
+
+    def operations(self) -> list[Operation[Any]]:
+        """See ``StructureHandlers.operations``."""
+        rows: list[Operation[Any]] = [
+            Operation(f"Queue.{name}", NAME, Scope.PARTITION, effect, run)
+            for effect, runs in ((Effect.READ, self._reads()), (Effect.WRITE, self._writes()))
+            for name, run in runs.items()
+        ]
+        listening: dict[str, RunOnConnection] = {
+            ADD_LISTENER: self._listen,
+            "Queue.removeListener": remover(self._server),
+        }
+        rows += [
+            Operation(name, NAME, Scope.CONNECTION, Effect.NEUTRAL, run)
+            for name, run in listening.items()
+        ]
+        return rows
+
+    def _listen(self, connection: Connection, message: RawMessage) -> None:
+        _, fields = decode_request(message)
+        namespace, encode = self._named(fields["name"]), ENCODERS[fields["include_value"]]
+        local_only = fields["local_only"]
+        listener = Listener(connection, message[5], namespace, encode, local_only)
+        register(self._server, listener, message)
+
+    def _reads(self) -> dict[str, RunInPartition]:
+        queues = self._queues
+
+        def contains(p: PartitionReplica, n: Namespace, f: Fields) -> dict[str, Any]:
+            return {"response": queues.contains_all(p, n, [f["value"]])}
+
+        def contains_all(p: PartitionReplica, n: Namespace, f: Fields) -> dict[str, Any]:
+            return {"response": queues.contains_all(p, n, f["data_list"])}
+
+        return {
+            "size": self._reading(lambda p, n, f: {"response": queues.size(p, n)}),
+            "isEmpty": self._reading(lambda p, n, f: {"response": not queues.size(p, n)}),
+            "remainingCapacity": self._reading(
+                lambda p, n, f: {"response": queues.remaining_capacity(p, n)}
+            ),
+            "peek": self._reading(lambda p, n, f: {"response": queues.peek(p, n)}),
+            "iterator": self._reading(lambda p, n, f: {"response": queues.values(p, n)}),
+            "contains": self._reading(contains),
+            "containsAll": self._reading(contains_all),
+        }
+
+    def _writes(self) -> dict[str, RunInPartition]:
+        queues = self._queues
+        return {
+            "offer": self._attempt(lambda p, n, f, r: queues.offer(p, n, [f["value"]], r), PUT),
+            "put": self._attempt(
+                lambda p, n, f, r: queues.offer(p, n, [f["value"]], r), PUT, is_silent=True
+            ),
+            "poll": self._attempt(lambda p, n, f, r: queues.poll(p, n, r), TAKE),
+            "take": self._attempt(lambda p, n, f, r: queues.poll(p, n, r), TAKE),
+            "addAll": self._writing(lambda p, n, f, r: queues.offer(p, n, f["data_list"], r)),
+            "remove": self._writing(lambda p, n, f, r: queues.remove(p, n, f["value"], r)),
+            "compareAndRemoveAll": self._writing(
+                lambda p, n, f, r: queues.remove_all(p, n, f["data_list"], r)
+            ),
+            "compareAndRetainAll": self._writing(
+                lambda p, n, f, r: queues.remove_all(p, n, f["data_list"], r, but=True)
+            ),
+            "drainTo": self._writing(lambda p, n, f, r: queues.drain(p, n, -1, r)),
+            "drainToMaxSize": self._writing(
+                lambda p, n, f, r: queues.drain(p, n, f["max_size"], r)
+            ),
+            "clear": self._writing(lambda p, n, f, r: queues.clear(p, n, r), is_silent=True),
+        }
+
+    def _attempt(self, run: Write, awaited: bytes, *, is_silent: bool = False) -> RunInPartition:
+        """A write that waits for ``awaited`` when it comes to nothing, as long as it says."""
+
+        def attempt(origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
+            _, fields = decode_request(message)
+            namespace = self._named(fields["name"])
+            self._use(namespace)
+            reply = self._begin(origin, message)
+            result = run(partition, namespace, fields, reply)
+            response = answer(message, **({} if is_silent else {"response": result}))
+            timeout_ms = fields.get("timeout_millis", FOR_EVER_MS)
+            if result or ("timeout_millis" in fields and timeout_ms <= 0):
+                self._finish(origin, message, reply, response)
+            else:
+                self._server.waits.later(
+                    origin, message, partition, namespace, awaited, timeout_ms, response
+                )
+
+        return attempt

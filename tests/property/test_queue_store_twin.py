@@ -1,0 +1,191 @@
+"""Goal: a queue's store behaves like a deque, for any history, and so do its backups and copies.
+
+Every operation the store returns is applied to a backup, some of them twice, and to a copy that is
+made meanwhile, chunk by chunk; all are compared with the twin.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from whimbrel.structures.queue.record import ID_BYTES, LINEAGES_MAX, Past, read_items, read_past
+from whimbrel.structures.queue.store import ItemCursor, QueueStore
+
+HEADS = st.sampled_from([b"\0\0\0\0", b"\1\2\3\4"])
+BODIES = st.sampled_from([b"\xff\xff\xff\xf5" + bytes([n]) * (n % 4) for n in range(6)])
+VALUES = st.builds(bytes.__add__, HEADS, BODIES)
+MANY = st.lists(VALUES, min_size=1, max_size=6)
+LOG_MAX = 12
+NO_LIMIT = 1 << 30
+
+
+def state(store: QueueStore) -> tuple[list[bytes], Past, int]:
+    """All that replicas have in common."""
+    return list(store.items), store.past, store.bytes_used
+
+
+class StoreAndTwin(RuleBasedStateMachine):
+    """A store, its backup, a copy under way, and the twin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = QueueStore()
+        self.backup = QueueStore()
+        self.twin: deque[bytes] = deque()
+        self.log: list[bytes] = []
+        self.lineage = 0
+        self.copy: tuple[QueueStore, ItemCursor] | None = None
+
+    def repeat(self, operation: bytes) -> None:
+        """Whoever follows applies what the store did; an operation stands among other bytes."""
+        self.log = [*self.log, operation][-LOG_MAX:]
+        for follower in (self.backup, self.copy[0] if self.copy else None):
+            if follower is not None:
+                follower.apply(b"??" + operation + b"?", 2, 2 + len(operation))
+
+    @rule()
+    def begin(self) -> None:
+        self.lineage += 1
+        assert not self.store.is_begun(self.lineage)
+        self.repeat(self.store.begin(self.lineage))
+        assert self.store.is_begun(self.lineage)
+
+    @rule(values=MANY)
+    def offer(self, values: list[bytes]) -> None:
+        self.repeat(self.store.offer(values))
+        self.twin.extend(values)
+
+    @rule(count=st.integers(1, 5), bytes_max=st.sampled_from([1, 40, NO_LIMIT]))
+    def take(self, count: int, bytes_max: int) -> None:
+        taken, operation = self.store.take(count, bytes_max)
+        assert bool(operation) == bool(taken) == bool(self.twin)
+        assert taken == [self.twin.popleft() for _ in taken]
+        size = sum(ID_BYTES + len(value) for value in taken)
+        assert len(taken) <= 1 or size <= bytes_max
+        is_full = bool(self.twin) and size + ID_BYTES + len(self.twin[0]) > bytes_max
+        assert len(taken) == count or not self.twin or is_full
+        if operation:
+            self.repeat(operation)
+
+    @rule(value=VALUES)
+    def remove(self, value: bytes) -> None:
+        places = [n for n, known in enumerate(self.twin) if known[4:] == value[4:]]
+        operation = self.store.remove(value)
+        assert bool(operation) == bool(places)
+        if places:
+            del self.twin[places[0]]
+            self.repeat(operation)
+
+    @rule(values=st.lists(VALUES, max_size=3), but=st.booleans())
+    def remove_all(self, values: list[bytes], but: bool) -> None:
+        bodies = {value[4:] for value in values}
+        gone = [known for known in self.twin if (known[4:] in bodies) is not but]
+        removed, operation = self.store.remove_all(values, but=but)
+        assert removed == gone and bool(operation) == bool(gone)
+        self.twin = deque(known for known in self.twin if (known[4:] in bodies) is but)
+        if operation:
+            self.repeat(operation)
+
+    @rule()
+    def clear(self) -> None:
+        operation = self.store.clear()
+        assert bool(operation) == bool(self.twin)
+        self.twin.clear()
+        if operation:
+            self.repeat(operation)
+
+    @rule(values=st.lists(VALUES, max_size=3), count=st.integers(-1, 3))
+    def look(self, values: list[bytes], count: int) -> None:
+        known = {value[4:] for value in self.twin}
+        assert self.store.contains_all(values) == all(value[4:] in known for value in values)
+        assert self.store.values(count) == list(self.twin)[: count if count >= 0 else None]
+
+    @rule(count=st.integers(1, LOG_MAX))
+    def repeat_late(self, count: int) -> None:
+        """The link came back: the last operations come once more, in their order."""
+        for operation in self.log[-count:]:
+            self.backup.apply(operation, 0, len(operation))
+
+    @rule()
+    def begin_copy(self) -> None:
+        self.copy = (QueueStore(), self.store.open_cursor())
+
+    @rule(bytes_max=st.integers(1, 60))
+    @precondition(lambda self: self.copy is not None)
+    def go_on_copying(self, bytes_max: int) -> None:
+        assert self.copy is not None
+        copy, cursor = self.copy
+        chunk, count, is_last = self.store.export(cursor, bytes_max)
+        assert copy.ingest(chunk) == count
+        if is_last:
+            assert state(copy) == state(self.store)
+            self.store, self.copy = copy, None
+
+    @invariant()
+    def equal(self) -> None:
+        assert self.store.values() == list(self.twin)
+        assert len(self.store) == len(self.twin)
+        assert self.store.bytes_used == sum(map(len, self.twin))
+        assert state(self.backup) == state(self.store)
+        assert len(self.store.lineages) <= LINEAGES_MAX
+
+
+StoreAndTwin.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=40, deadline=None, derandomize=True
+)
+TestStoreAndTwin = StoreAndTwin.TestCase
+
+
+def copied(store: QueueStore) -> QueueStore:
+    """Another store with the same content."""
+    copy = QueueStore()
+    chunk, _, is_last = store.export(store.open_cursor(), NO_LIMIT)
+    assert is_last
+    copy.ingest(chunk)
+    return copy
+
+
+HISTORY = st.lists(st.integers(-3, 3), max_size=6)
+"""Offers of so many items, takes of so many where negative."""
+
+
+def live(store: QueueStore, history: list[int], name: str, lineage: int) -> list[bytes]:
+    """Let clients use a store whose primary counts under this lineage; what they offered."""
+    offered: list[bytes] = []
+    for count in history:
+        if count < 0:
+            store.take(-count, NO_LIMIT)
+        elif count > 0:
+            if not store.is_begun(lineage):
+                store.begin(lineage)
+            fresh = [f"        {name}{len(offered) + n}".encode() for n in range(count)]
+            store.offer(fresh)
+            offered += fresh
+    return offered
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    before=HISTORY, here=HISTORY, there=HISTORY, lineages=st.sampled_from([(1, 3), (2, 1), (2, 3)])
+)
+def test_after_a_split_each_part_knows_its_own_items(
+    before: list[int], here: list[int], there: list[int], lineages: tuple[int, int]
+) -> None:
+    """The part that has the old primary goes on under its lineage. What the smaller part offered
+    after the split is from the parting on, and nothing else is.
+    """
+    big = QueueStore()
+    live(big, before, "both", 1)
+    small = copied(big)
+    live(big, here, "big", lineages[0])
+    own = live(small, there, "small", lineages[1])
+    chunk, _, _ = small.export(small.open_cursor(), NO_LIMIT)
+    past, start = read_past(chunk)
+    parting = big.past.parting(past)
+    items = list(read_items(chunk, start, len(chunk)))
+    taken = [item[8:] for item in items if int.from_bytes(item[:8], "big") >= parting]
+    assert taken == [value for value in own if value in small.values()]
