@@ -15,7 +15,7 @@ import msgspec
 from whimbrel.core.ids import Address
 from whimbrel.core.partition.hashing import HASH_SEED, partition_hash, partition_of
 from whimbrel.errors import AuthenticationError, GridError, ProtocolError
-from whimbrel.serialization.data import DATA_HEADER_BYTES
+from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES, NO_HASH
 from whimbrel.wire.codec import decode_event, decode_response, encode_request
 from whimbrel.wire.custom_types import ClientMember
 from whimbrel.wire.errors import decode_errors, exception_of
@@ -27,7 +27,6 @@ CREDENTIALS_STATUS = 1
 SERIALIZATION_VERSION = 1
 CLIENT_TYPE = "WMB"
 CLIENT_VERSION = "5.7.0"
-_NO_HASH = bytes(4)
 _INT_MIN = -(1 << 31)
 FIRST_POINTER: list[tuple[int, int]] = [(0x7FFF_FFFF, -1)]
 """Iteration pointer with which a walk over a partition begins."""
@@ -184,7 +183,7 @@ class ClusterView:
         count, hash_of, at = len(self.owners), mmh3.hash, DATA_HEADER_BYTES
         found = []
         for key in keys:
-            if key[:4] == _NO_HASH and len(key) >= at:
+            if key[:HASH_BYTES] == NO_HASH and len(key) >= at:
                 code = hash_of(key[at:], HASH_SEED)
                 found.append(abs(code) % count if code != _INT_MIN else 0)
             else:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from whimbrel.core.ids import Namespace
+from whimbrel.core.context import Context
+from whimbrel.core.ids import Namespace, split_namespace
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import PartitionReplica, Store
@@ -75,6 +76,12 @@ class StructureService(ABC):
     def destroyed(self, namespace: Namespace) -> None:
         """A structure was destroyed: forget what is remembered of it beside its fragments."""
         return
+
+
+def note_damaged(ctx: Context, namespace: Namespace, problem: Exception) -> None:
+    """Say that a chunk of a leftover ends in damage; what stands before it has been merged."""
+    kind, name = split_namespace(namespace)
+    ctx.note("split_brain.damaged", "error", **{kind: name}, problem=str(problem))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,10 @@ from whimbrel.serialization import temporal
 from whimbrel.serialization.temporal import Date, Time, Timestamp, ZonedTimestamp
 from whimbrel.serialization.uuids import UUID_BYTES, uuid_text
 
+HASH_BYTES: Final = 4
+"""The partition hash at the head of a Data; it is no part of equality."""
+NO_HASH: Final = b"\0\0\0\0"
+"""That of nearly every Data: who reads it computes the hash."""
 DATA_HEADER_BYTES: Final = 8
 """Partition hash and type id, in front of the payload; no Data is shorter."""
 
@@ -174,7 +178,7 @@ def to_data(value: object) -> bytes:
     Raises:
         SerializationError: The type is none of these, or the value does not fit.
     """
-    return bytes(4) + _nested(value, 0)
+    return NO_HASH + _nested(value, 0)
 
 
 def pack_string(text: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from whimbrel.serialization.data import HASH_BYTES
 from whimbrel.serving.listeners import Encode, StructureEvent, Wants
 from whimbrel.wire.codec import encode_event
 
@@ -42,11 +43,11 @@ def wants_entries(flags: int, key: bytes | None) -> Wants:
         flags: Flags of the events.
         key: Data of the only key; None for all.
     """
-    body = None if key is None else key[4:]  # the partition hash is no part of equality
+    body = None if key is None else key[HASH_BYTES:]
 
     def is_wanted(event: StructureEvent) -> bool:
         if not flags & event.flag:
             return False
-        return body is None or (event.key is not None and event.key[4:] == body)
+        return body is None or (event.key is not None and event.key[HASH_BYTES:] == body)
 
     return is_wanted

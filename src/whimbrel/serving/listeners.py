@@ -4,7 +4,8 @@ An event of a structure arises on the primary of a partition, once. The member t
 clients' listeners; for listeners that want the whole cluster's events but sit elsewhere
 (``local_only`` false, a client with one connection) each member tells all others for which
 structures it wants events (its *interest*), and events reach it by NOTIFY. So every listener hears
-every change exactly once (FN-22).
+every change exactly once (FN-22). A client that registers at every member and asks each for the
+events of all hears each from every member: its registrations are listeners of their own.
 
 What an event says to a client is its kind's affair: each listener brings along how its message is
 made and which events it wants.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from whimbrel.core.events import GridEvent, PartitionLost
@@ -24,7 +24,14 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.errors import OverloadedError, ProtocolError
 from whimbrel.serving.handlers_client import answer, check_name
-from whimbrel.serving.operations import Operation, RunInPartition, RunOnConnection
+from whimbrel.serving.operations import (
+    Effect,
+    Operation,
+    RunInPartition,
+    RunOnConnection,
+    RunShare,
+    Scope,
+)
 from whimbrel.serving.scatter import Gather
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
@@ -45,6 +52,9 @@ Write = Callable[[PartitionReplica, Namespace, Fields, PendingReply], object]
 """Makes the one field of the response, if it has one."""
 Make = Callable[[Namespace, Gather], object]
 """Makes the field of a response of what was gathered; None for none."""
+WholeCall = tuple[str, str, str, Make]
+"""A request to a whole structure: its method, the share of members that it asks for, the field that
+goes with the share ("" for none), and what makes its response."""
 
 
 class StructureHandlers(ABC):
@@ -191,6 +201,26 @@ class StructureHandlers(ABC):
                 raise
 
         return run
+
+    def _whole_rows(
+        self, prefix: str, shares: Mapping[str, tuple[Effect, RunShare]], calls: Iterable[WholeCall]
+    ) -> list[Operation[Any]]:
+        """The rows of requests to whole structures, and of the shares that they ask for.
+
+        Args:
+            prefix: Of the requests' names.
+            shares: By name, with what they do to data.
+            calls: What is asked for them.
+        """
+        rows: list[Operation[Any]] = [
+            Operation(name, self._kind.name, Scope.SHARE, effect, share)
+            for name, (effect, share) in shares.items()
+        ]
+        for method, share, argument, make in calls:
+            effect, run = shares[share][0], self._asking(share, make, argument)
+            name = f"{prefix}{method}"
+            rows.append(Operation(name, self._kind.name, Scope.ALL_PARTITIONS, effect, run))
+        return rows
 
     # -- events ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What whole-structure calls of several kinds have in common: handing over, clearing, telling."""
+"""What whole-structure calls of several kinds have in common: looking, handing over, clearing."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ INT_MAX = 2**31 - 1
 ReadItems = Callable[[PartitionReplica, Namespace], list[bytes]]
 Clear = Callable[[PartitionReplica, Namespace, Reply], int]
 """Removes everything; how many entries that were."""
+Contains = Callable[[PartitionReplica, Namespace, bytes], bool]
+"""Whether some entry has an equal value."""
 
 
 def items_share(read: ReadItems) -> RunShare:
@@ -32,6 +34,25 @@ def items_share(read: ReadItems) -> RunShare:
         found = read(partition, namespace)
         share.items += found
         return len(found)
+
+    return run
+
+
+def contains_share(contains: Contains) -> RunShare:
+    """A share that counts one as soon as a partition has the value that is its argument."""
+
+    def run(
+        share: Share,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        value: bytes,
+        _: WriteGroup,
+    ) -> int:
+        fragment = partition.fragments.get(namespace)
+        if share.count or fragment is None:
+            return 0
+        share.count = int(contains(partition, namespace, value))
+        return len(fragment.store)
 
     return run
 

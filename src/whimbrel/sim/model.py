@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sized
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from whimbrel.core.replication.fragments import Store
 from whimbrel.core.settings import CoreSettings
 from whimbrel.sim.history import Ledger, Operation, Reply
 from whimbrel.sim.world import ClientProcess, World
 from whimbrel.wire.frames import RawMessage
+
+L = TypeVar("L", bound=Ledger)
 
 
 class StructureModel(ABC):
@@ -59,6 +61,21 @@ class StructureModel(ABC):
     @abstractmethod
     def doom(self) -> Callable[[], None]:
         """The order to destroy goes out: what to do once it is answered."""
+
+    def gone_once_destroyed(self, held: dict[L, None]) -> Callable[[], None]:
+        """For ``doom``: what is held now must be gone then; what is written after that, need not.
+
+        Args:
+            held: Ledgers of what was acknowledged; those that are gone leave it.
+        """
+        doomed = tuple(held)
+
+        def gone() -> None:
+            for ledger in doomed:
+                held.pop(ledger, None)
+                self.world.history.destroyed[ledger] = None
+
+        return gone
 
     @abstractmethod
     def final_reads(self) -> list[Ledger]:

@@ -29,6 +29,7 @@ from whimbrel.serving.operations import (
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
 from whimbrel.serving.structure_handlers import Read, StructureHandlers, Write
+from whimbrel.serving.whole_structures import INT_MAX
 from whimbrel.structures.map.listening import ENCODERS, encode_lost
 from whimbrel.structures.map.record import EntryView
 from whimbrel.structures.map.service import DEFAULT_SPAN, EVICTED, MapService
@@ -46,7 +47,6 @@ from whimbrel.wire.fast_codec import (
 from whimbrel.wire.field_codec import Fields
 from whimbrel.wire.frames import RawMessage
 
-INT_MAX = 2**31 - 1
 FETCH_BATCH_MAX = 10_000
 """Most entries of one fetchKeys or fetchEntries, whatever the client asks for."""
 LARGE_VALUE_BYTES = 4096
@@ -84,17 +84,13 @@ class MapHandlers(StructureHandlers):
             "removePartitionLostListener": remove,
         }
         whole = WholeMaps(self._server, self._maps)
-        rows: list[Operation[Any]] = [
+        return [
             *rows_of("Map.", NAME, Scope.PARTITION, Effect.READ, reads),
             *rows_of("Map.", NAME, Scope.PARTITION, Effect.WRITE, writes),
             *rows_of("Map.", NAME, Scope.CONNECTION, Effect.NEUTRAL, listening),
             Operation("Map.flush", NAME, Scope.CONNECTION, Effect.WRITE, self._flush),
-            *whole.shares(),
+            *self._whole_rows("Map.", whole.shares, whole.calls),
         ]
-        for method, effect, share, make, argument in whole.calls():
-            asking = self._asking(share, make, argument)
-            rows.append(Operation(f"Map.{method}", NAME, Scope.ALL_PARTITIONS, effect, asking))
-        return rows
 
     def _flush(self, connection: Connection, message: RawMessage) -> None:
         """There is no store behind a map to flush to."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import Namespace, split_namespace
+from whimbrel.core.kinds import note_damaged
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
@@ -84,7 +85,7 @@ class Merger:
                 incoming = CountingMapStore()
             incoming.ingest(chunk[begin:])
         except SerializationError as error:
-            self._ctx.note("split_brain.damaged", "error", **{NAME: name}, problem=str(error))
+            note_damaged(self._ctx, namespace, error)
         if isinstance(incoming, CountingMapStore):
             incoming.hits = dict(zip(incoming.records, hits, strict=False))
         policy = policy_of(settings_of(self._ctx.settings, namespace).merge_policy)

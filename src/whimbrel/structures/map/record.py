@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from whimbrel.errors import UsageError
-from whimbrel.serialization.data import DATA_HEADER_BYTES
+from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES, NO_HASH
 
 RECORD: Final = struct.Struct("<6sIHHB")
 """Created (bytes, they are only copied), updated (low 32 and high 16 bits), version (16 and 8)."""
@@ -31,8 +31,6 @@ MOMENT_MASK: Final = (1 << 8 * MOMENT_BYTES) - 1
 TIMING: Final = struct.Struct("<qqqq")
 TIMING_BYTES: Final = TIMING.size
 
-HASH_BYTES: Final = 4
-NO_HASH: Final = b"\0\0\0\0"
 ORDINARY_KEY: Final = NO_HASH + b"\xff\xff"
 """How nearly every key's Data begins: no partition hash, and the type id of a common type."""
 SHORT_AT: Final = HASH_BYTES + 1

@@ -23,12 +23,11 @@ from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Stor
 from whimbrel.core.replication.outbox import PendingReply, Reply
 from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import UsageError
-from whimbrel.serialization.data import DATA_HEADER_BYTES
+from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES
 from whimbrel.structures.map.counting_store import CountingMapStore
 from whimbrel.structures.map.merging import Decide, Merger, make_chunk
 from whimbrel.structures.map.policies import HIGHER_HITS
 from whimbrel.structures.map.record import (
-    HASH_BYTES,
     ORDINARY_KEY,
     RECORD_BYTES,
     SHORT_AT,

@@ -24,18 +24,17 @@ from zlib import crc32
 
 from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import ProtocolError, SerializationError
+from whimbrel.serialization.data import HASH_BYTES, NO_HASH
 from whimbrel.structures.map.record import (
     CHUNK_ENTRY,
     CHUNK_HASH,
     CHUNK_LENGTH_MASK,
     CHUNK_TIMING,
     CLEAR,
-    HASH_BYTES,
     KIND_MASK,
     MOMENT_BYTES,
     MOMENT_MASK,
     NEVER_MS,
-    NO_HASH,
     OPERATION,
     OPERATION_BYTES,
     PUT,

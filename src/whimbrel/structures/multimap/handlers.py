@@ -18,13 +18,15 @@ from whimbrel.serving.operations import (
     RunShare,
     Scope,
     Share,
+    rows_of,
 )
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection
-from whimbrel.serving.structure_handlers import Make, Read, StructureHandlers, Write
+from whimbrel.serving.structure_handlers import Read, StructureHandlers, WholeCall, Write
 from whimbrel.serving.whole_structures import (
     INT_MAX,
     clear_share,
+    contains_share,
     items_share,
     pairs,
     publish_whole,
@@ -47,15 +49,6 @@ class MultiMapHandlers(StructureHandlers):
         """Begin with no multimap in use."""
         super().__init__(server, kind)
         self._multimaps = server.member.service(MultiMapService)
-        multimaps = self._multimaps
-        self._shares: dict[str, tuple[Effect, RunShare]] = {
-            "size": (Effect.READ, self._share_size),
-            "contains_value": (Effect.READ, self._share_contains),
-            "keys": (Effect.READ, items_share(multimaps.key_set)),
-            "values": (Effect.READ, items_share(multimaps.values)),
-            "entries": (Effect.READ, items_share(multimaps.entries)),
-            "clear": (Effect.WRITE, clear_share(server.dataplane.shortage, multimaps.clear)),
-        }
 
     def operations(self) -> list[Operation[Any]]:
         """See ``StructureHandlers.operations``."""
@@ -67,14 +60,7 @@ class MultiMapHandlers(StructureHandlers):
         return [
             *self._in_partition(),
             *self._whole(),
-            *(
-                Operation(name, NAME, Scope.SHARE, effect, share)
-                for name, (effect, share) in self._shares.items()
-            ),
-            *(
-                Operation(name, NAME, Scope.CONNECTION, Effect.NEUTRAL, run)
-                for name, run in listening.items()
-            ),
+            *rows_of("", NAME, Scope.CONNECTION, Effect.NEUTRAL, listening),
         ]
 
     # -- single keys ----------------------------------------------------------------------
@@ -100,36 +86,36 @@ class MultiMapHandlers(StructureHandlers):
             ("delete", lambda p, n, f, r: multimaps.delete(p, n, f["key"], r)),
             ("putAll", lambda p, n, f, r: multimaps.put_all(p, n, f["entries"], r)),
         )
-        runs = [
-            *((name, Effect.READ, self._reading(run)) for name, run in reads),
-            *((name, Effect.WRITE, self._writing(run)) for name, run in answering),
-            *((name, Effect.WRITE, self._writing(run, is_silent=True)) for name, run in silent),
-        ]
+        reading = {name: self._reading(run) for name, run in reads}
+        writing = {name: self._writing(run) for name, run in answering}
+        writing |= {name: self._writing(run, is_silent=True) for name, run in silent}
         return [
-            Operation(f"MultiMap.{name}", NAME, Scope.PARTITION, effect, run)
-            for name, effect, run in runs
+            *rows_of("MultiMap.", NAME, Scope.PARTITION, Effect.READ, reading),
+            *rows_of("MultiMap.", NAME, Scope.PARTITION, Effect.WRITE, writing),
         ]
 
     # -- whole multimaps ------------------------------------------------------------------
 
-    def _whole(self) -> list[Operation[RunOnConnection]]:
-        """The rows of requests to whole multimaps; each asks for a share."""
-        server = self._server
-        calls: tuple[tuple[str, str, Make], ...] = (
-            ("size", "size", lambda _, g: min(g.count, INT_MAX)),
-            ("containsValue", "contains_value", lambda _, g: g.count > 0),
-            ("keySet", "keys", lambda _, g: g.items),
-            ("values", "values", lambda _, g: g.items),
-            ("entrySet", "entries", lambda _, g: pairs(g.items)),
-            ("clear", "clear", lambda n, g: publish_whole(server, n, CLEAR_ALL, g)),
+    def _whole(self) -> list[Operation[Any]]:
+        """The rows of requests to whole multimaps, and of their shares."""
+        server, multimaps = self._server, self._multimaps
+        shares: dict[str, tuple[Effect, RunShare]] = {
+            "size": (Effect.READ, self._share_size),
+            "contains_value": (Effect.READ, contains_share(multimaps.contains_value)),
+            "keys": (Effect.READ, items_share(multimaps.key_set)),
+            "values": (Effect.READ, items_share(multimaps.values)),
+            "entries": (Effect.READ, items_share(multimaps.entries)),
+            "clear": (Effect.WRITE, clear_share(server.dataplane.shortage, multimaps.clear)),
+        }
+        calls: tuple[WholeCall, ...] = (
+            ("size", "size", "", lambda _, g: min(g.count, INT_MAX)),
+            ("containsValue", "contains_value", "value", lambda _, g: g.count > 0),
+            ("keySet", "keys", "", lambda _, g: g.items),
+            ("values", "values", "", lambda _, g: g.items),
+            ("entrySet", "entries", "", lambda _, g: pairs(g.items)),
+            ("clear", "clear", "", lambda n, g: publish_whole(server, n, CLEAR_ALL, g)),
         )
-        rows = []
-        for method, share, make in calls:
-            argument = "value" if share == "contains_value" else ""
-            run = self._asking(share, make, argument)
-            effect = self._shares[share][0]
-            rows.append(Operation(f"MultiMap.{method}", NAME, Scope.ALL_PARTITIONS, effect, run))
-        return rows
+        return self._whole_rows("MultiMap.", shares, calls)
 
     def _share_size(
         self,
@@ -141,19 +127,6 @@ class MultiMapHandlers(StructureHandlers):
     ) -> int:
         share.count += self._multimaps.size(partition, namespace)
         return 0
-
-    def _share_contains(
-        self,
-        share: Share,
-        partition: PartitionReplica,
-        namespace: Namespace,
-        value: bytes,
-        _: WriteGroup,
-    ) -> int:
-        if share.count:
-            return 0
-        share.count = int(self._multimaps.contains_value(partition, namespace, value))
-        return self._multimaps.size(partition, namespace)
 
     # -- listeners ------------------------------------------------------------------------
 

@@ -23,9 +23,6 @@ from typing import Final
 from whimbrel.errors import SerializationError
 from whimbrel.serialization.data import DATA_HEADER_BYTES
 
-HASH_BYTES: Final = 4
-NO_HASH: Final = b"\0\0\0\0"
-"""Partition hash of nearly every Data; it is no part of equality."""
 ID_BYTES: Final = 8
 
 LENGTH: Final = struct.Struct("<I")

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from whimbrel.errors import SerializationError
-from whimbrel.serialization.data import DATA_HEADER_BYTES
+from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES
 from whimbrel.structures.multimap.cursor import Cursor
-from whimbrel.structures.multimap.layout import HASH_BYTES, read_chunk
+from whimbrel.structures.multimap.layout import read_chunk
 from whimbrel.structures.multimap.store import MultiMapStore
 from whimbrel.structures.multimap.typed_stores import ListStore
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
-from whimbrel.core.ids import Namespace, split_namespace
-from whimbrel.core.kinds import StructureService
+from whimbrel.core.ids import Namespace
+from whimbrel.core.kinds import StructureService, note_damaged
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
 from whimbrel.core.replication.outbox import PendingReply, Reply
@@ -220,8 +220,7 @@ class MultiMapService(StructureService):
                 self._holdings.change(partition, fragment, operation, reply)
                 self._events.tell((namespace, ADDED, key, value, None))
         except SerializationError as error:
-            name = split_namespace(namespace)[1]
-            self._ctx.note("split_brain.damaged", "error", **{NAME: name}, problem=str(error))
+            note_damaged(self._ctx, namespace, error)
         return MergeCounts(added=added, same=same)
 
     # -- inside ----------------------------------------------------------------------------

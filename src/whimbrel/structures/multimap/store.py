@@ -21,17 +21,15 @@ from typing import ClassVar, Final
 
 from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import ProtocolError
-from whimbrel.serialization.data import DATA_HEADER_BYTES
+from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES, NO_HASH
 from whimbrel.structures.multimap.cursor import Cursor, GivenUp
 from whimbrel.structures.multimap.layout import (
     CHUNK_HEAD,
     CLEAR,
     GROUP,
-    HASH_BYTES,
     KIND_MASK,
     LENGTH,
     LENGTH_BYTES,
-    NO_HASH,
     OPERATION,
     OPERATION_BYTES,
     PUT,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from whimbrel.serialization.data import HASH_BYTES, NO_HASH
 from whimbrel.structures.multimap.layout import (
-    HASH_BYTES,
     ID_BYTES,
-    NO_HASH,
     OF_LISTS,
     OF_SETS,
 )

@@ -10,7 +10,14 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.handlers_client import answer
 from whimbrel.serving.handlers_events import register, remover
 from whimbrel.serving.listeners import Listener
-from whimbrel.serving.operations import Effect, Operation, RunInPartition, RunOnConnection, Scope
+from whimbrel.serving.operations import (
+    Effect,
+    Operation,
+    RunInPartition,
+    RunOnConnection,
+    Scope,
+    rows_of,
+)
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
 from whimbrel.serving.structure_handlers import StructureHandlers, Write
@@ -35,20 +42,15 @@ class QueueHandlers(StructureHandlers):
 
     def operations(self) -> list[Operation[Any]]:
         """See ``StructureHandlers.operations``."""
-        rows: list[Operation[Any]] = [
-            Operation(f"Queue.{name}", NAME, Scope.PARTITION, effect, run)
-            for effect, runs in ((Effect.READ, self._reads()), (Effect.WRITE, self._writes()))
-            for name, run in runs.items()
-        ]
         listening: dict[str, RunOnConnection] = {
             ADD_LISTENER: self._listen,
             "Queue.removeListener": remover(self._server),
         }
-        rows += [
-            Operation(name, NAME, Scope.CONNECTION, Effect.NEUTRAL, run)
-            for name, run in listening.items()
+        return [
+            *rows_of("Queue.", NAME, Scope.PARTITION, Effect.READ, self._reads()),
+            *rows_of("Queue.", NAME, Scope.PARTITION, Effect.WRITE, self._writes()),
+            *rows_of("", NAME, Scope.CONNECTION, Effect.NEUTRAL, listening),
         ]
-        return rows
 
     def _listen(self, connection: Connection, message: RawMessage) -> None:
         _, fields = decode_request(message)

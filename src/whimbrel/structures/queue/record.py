@@ -37,7 +37,6 @@ BEGUN: Final = 4
 ID_BYTES: Final = 8
 BODY_AT: Final = ID_BYTES + 4
 """Where type and payload begin in an item; its partition hash is no part of equality."""
-HASH_BYTES: Final = 4
 LINEAGES_MAX: Final = 32
 """Lineages that a store remembers; a primary's move or death adds one to a queue in use."""
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from whimbrel.core.ids import Namespace, split_namespace
-from whimbrel.core.kinds import StructureService
+from whimbrel.core.kinds import StructureService, note_damaged
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
@@ -242,8 +242,7 @@ class QueueService(StructureService):
                 else:
                     known += 1
         except SerializationError as error:
-            fields = {NAME: split_namespace(namespace)[1], "problem": str(error)}
-            self._ctx.note("split_brain.damaged", "error", **fields)
+            note_damaged(self._ctx, namespace, error)
         if own:
             self._add(partition, self._holdings.begin(partition, namespace), own, reply)
         return MergeCounts(added=len(own), same=known)

@@ -14,12 +14,12 @@ from itertools import chain, islice
 from typing import Final
 
 from whimbrel.errors import ProtocolError, SerializationError
+from whimbrel.serialization.data import HASH_BYTES
 from whimbrel.structures.queue.record import (
     BEGUN,
     BODY_AT,
     GONE,
     GONE_TO,
-    HASH_BYTES,
     ID,
     ID_BYTES,
     LENGTH,

@@ -326,14 +326,7 @@ class MapModel(StructureModel):
 
     def doom(self) -> Callable[[], None]:
         """What the scratch map holds now must be gone then."""
-        doomed = tuple(self._scratch_held)
-
-        def gone() -> None:
-            for ledger in doomed:
-                self._scratch_held.pop(ledger, None)
-                self.world.history.destroyed[ledger] = None
-
-        return gone
+        return self.gone_once_destroyed(self._scratch_held)
 
     def final_reads(self) -> list[Ledger]:
         """The registers, and a share of the set map."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from whimbrel.core.replication.fragments import Store
+from whimbrel.serialization.data import HASH_BYTES
 from whimbrel.sim.entropy import coin, pick
 from whimbrel.sim.history import Ledger, Operation, Outcome, Reply
 from whimbrel.sim.model import StructureModel
@@ -33,7 +34,6 @@ from whimbrel.sim.structures.multimap.operations import (
     ValuesRead,
 )
 from whimbrel.sim.world import ClientProcess, World
-from whimbrel.structures.multimap.layout import HASH_BYTES
 from whimbrel.structures.multimap.merging import read_values
 from whimbrel.structures.multimap.settings import NAME
 
@@ -150,14 +150,7 @@ class MultiMapModel(StructureModel):
 
     def doom(self) -> Callable[[], None]:
         """What the scratch multimap holds now must be gone then."""
-        doomed = tuple(self._scratch_held)
-
-        def gone() -> None:
-            for ledger in doomed:
-                self._scratch_held.pop(ledger, None)
-                self.world.history.destroyed[ledger] = None
-
-        return gone
+        return self.gone_once_destroyed(self._scratch_held)
 
     def final_reads(self) -> list[Ledger]:
         """Keys of the multimaps that stay, those with many values first."""
