@@ -1,8 +1,9 @@
 """Requests of clients that want to hear of structures, migrations and lost partitions.
 
 A listener with ``local_only`` hears what arises on this member; a smart client registers with every
-member and so hears each event once. Migrations and losses arise on the master. Listeners of what
-happens in structures are added by the handlers of their kinds, with what is here.
+member and so hears each event once. Migrations and losses arise on the master; a client that asks
+several members for those of all hears them from each. Listeners of what happens in structures are
+added by the handlers of their kinds, with what is here.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def register(server: Server, listener: Listener, message: RawMessage) -> None:
         response = answer(message, response=listener.registration)
         server.deliver(listener.connection, response)
 
-    server.listeners.add(listener, registered)
+    server.listeners.add(listener, message, registered)
 
 
 def remover(server: Server) -> RunOnConnection:

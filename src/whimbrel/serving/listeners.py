@@ -1,22 +1,29 @@
 """Who listens: listeners of structures, of the cluster, of structures coming and going.
 
 An event of a structure arises on the primary of a partition, once. The member there tells its own
-clients' listeners; for listeners that want the whole cluster's events but sit elsewhere
-(``local_only`` false, a client with one connection) each member tells all others for which
-structures it wants events (its *interest*), and events reach it by NOTIFY. So every listener hears
-every change exactly once (FN-22). A client that registers at every member and asks each for the
-events of all hears each from every member: its registrations are listeners of their own.
+clients' listeners. Others that want the whole cluster's events (``local_only`` false) may be
+elsewhere: the listener of a client with one connection, or of one that registers with every member
+it is connected to, asking each for everything, and is not connected here. Every member tells all
+others what such listeners want (``interest``), and who has an event tells it to one member for each
+registration that it has not itself; NOTIFY_EVENT says for which. So every registration hears every
+change exactly once (FN-22), at however many members it was made, while members come and go.
+
+What is on its way when a client's connection breaks is lost with it. Until the member at its other
+end knows, that is also what arises there, and what others tell that member for the client. A client
+that registers again elsewhere is told there from the answer on, but for what arises at a member
+that has not noticed yet.
 
 What an event says to a client is its kind's affair: each listener brings along how its message is
 made and which events it wants.
 
 Interest is state, sent whole under a rising number through ``Calls``: a repeated or late delivery
-is harmless. A registration that widens it is answered when every other member knows.
+is harmless. It is sent once for all that changes in a turn, as when a connection ends with many
+listeners. A registration that widens it is answered when every other member knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +35,23 @@ from whimbrel.errors import OverloadedError
 from whimbrel.serialization.uuids import uuid_bytes
 from whimbrel.serving.bodies import read_body
 from whimbrel.serving.hub import NOTIFY_EVENT, Hub
+from whimbrel.serving.interest import (
+    Interest,
+    Interests,
+    Marks,
+    encode_interest,
+    mark_of,
+    pack_marks,
+    unpack_marks,
+)
 from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import Connection
 from whimbrel.serving.views import with_correlation
+from whimbrel.wire.frames import RawMessage
 
 LISTENERS_MAX = 10_000
-"""Most listeners of one member's clients; more are refused as overload."""
+"""Most listeners of one member's clients, and so marks that it wants told; more are refused as
+overload."""
 INTEREST = "interest"
 """Name of the note that tells other members what we want to hear."""
 GRID = Namespace("")
@@ -53,13 +71,6 @@ class StructureEvent(msgspec.Struct, frozen=True, array_like=True):
     old_value: bytes | None
     source: MemberId
     affected_count: int = 1
-
-
-class Interest(msgspec.Struct, frozen=True, array_like=True):
-    """The structures whose events a member wants from everywhere; the greater number is newer."""
-
-    number: int
-    namespaces: tuple[Namespace, ...]
 
 
 Encode = Callable[[Any], bytes]
@@ -88,6 +99,8 @@ class Listener:
     wants: Wants = everything
     """Takes what ``encode`` takes."""
     registration: bytes = b""
+    """Set when it is added, as is its mark (``interest``)."""
+    mark: bytes = b""
 
     @property
     def needs_others(self) -> bool:
@@ -97,11 +110,10 @@ class Listener:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_event = msgspec.msgpack.Decoder(StructureEvent).decode
-_decode_interest = msgspec.msgpack.Decoder(Interest).decode
 
 
 class Listeners:
-    """All listeners of one member's clients, and what other members want to hear."""
+    """All listeners of one member's clients, and who is told what they hear not here."""
 
     def __init__(self, hub: Hub, scatter: Scatter) -> None:
         """Take the notes of other members' interests."""
@@ -111,13 +123,20 @@ class Listeners:
         """Structures whose services must tell what happens."""
         self._by_name: dict[Namespace, dict[bytes, Listener]] = {}
         self._by_registration: dict[bytes, Listener] = {}
-        self._wanted: dict[Namespace, dict[MemberId, None]] = {}
-        self._interests: dict[MemberId, Interest] = {}
-        self._told = Interest(0, ())
+        self._interests = Interests(self._count)
+        self._told = Interest(0, {})
+        """What we have told others that we want to hear."""
+        self._tellers: dict[Namespace, dict[MemberId, bytes]] = {}
+        """Which other members are told, and for which marks (``pack_marks``), of structures with
+        events since the last change."""
         self._next_registration = 0
+        self.has_news = False
+        """Whether others must be told at the end of this turn."""
+        self._unanswered: list[Callable[[], None]] = []
+        """Of registrations that others have not been told of."""
         self.shell_listens = False
         """Whether the program around this member wants GRID events, from everywhere."""
-        scatter.notes[INTEREST] = self.on_interest
+        scatter.notes[INTEREST] = self._interests.take
 
     @property
     def count(self) -> int:
@@ -131,7 +150,7 @@ class Listeners:
         self._next_registration += 1
         return uuid_bytes(self._hub.ctx.id)[:8] + self._next_registration.to_bytes(8, "big")
 
-    def add(self, listener: Listener, then: Callable[[], None]) -> bytes:
+    def add(self, listener: Listener, request: RawMessage, then: Callable[[], None]) -> bytes:
         """Register a listener; ``then`` is called when its events arrive from everywhere.
 
         Raises:
@@ -139,15 +158,17 @@ class Listeners:
         """
         if self.count >= LISTENERS_MAX:
             raise OverloadedError(f"a member has at most {LISTENERS_MAX} listeners")
-        listener.registration = self.new_registration()
-        self._by_registration[listener.registration] = listener
-        self._by_name.setdefault(listener.namespace, {})[listener.registration] = listener
+        registration = listener.registration = self.new_registration()
+        listener.mark = mark_of(listener.connection.client_id or registration, request)
+        self._by_registration[registration] = listener
+        self._by_name.setdefault(listener.namespace, {})[registration] = listener
         self._count(listener.namespace, 1)
         if listener.needs_others:
-            self._tell_interest(then)
+            self.has_news = True
+            self._unanswered.append(then)
         else:
             then()
-        return listener.registration
+        return registration
 
     def remove(self, registration: bytes) -> bool:
         """End a listener of any kind; False when there is none of that id."""
@@ -159,27 +180,27 @@ class Listeners:
         if not named:
             del self._by_name[listener.namespace]
         self._count(listener.namespace, -1)
-        if listener.needs_others:
-            self._tell_interest(None)
+        self.has_news |= listener.needs_others
         return True
 
     def listen_for_shell(self, listens: bool) -> None:
         """The program around this member begins or ends to listen."""
         if listens != self.shell_listens:
             self.shell_listens = listens
-            self._tell_interest(None)
+            self.has_news = True
 
-    def named(self, name: Namespace) -> list[Listener]:
+    def named(self, name: Namespace) -> Collection[Listener]:
         """The listeners of a structure, or of GRID, in order of registration."""
-        return list(self._by_name.get(name, {}).values())
+        named = self._by_name.get(name)
+        return named.values() if named else ()
 
     def members_that_want(self, name: Namespace) -> list[MemberId]:
         """Other members that want to hear of a structure, or of GRID."""
-        return list(self._wanted.get(name, {}))
+        return self._interests.members(name)
 
     def is_wanted(self, name: Namespace) -> bool:
         """Whether a client here or another member listens."""
-        return name in self._by_name or name in self._wanted
+        return name in self._listened
 
     def drop(self, connection: Connection) -> None:
         """End all listeners of a connection."""
@@ -188,6 +209,8 @@ class Listeners:
                 self.remove(listener.registration)
 
     def _count(self, name: Namespace, change: int) -> None:
+        """Who listens to a structure is not what it was: so many more, here or of the members."""
+        self._tellers.pop(name, None)
         if name == OBJECTS:
             return  # of which services tell nothing
         count = self._listened.get(name, 0) + change
@@ -198,81 +221,69 @@ class Listeners:
 
     # -- interest between members ---------------------------------------------------------
 
-    def _names_wanted(self) -> tuple[Namespace, ...]:
-        wanted = {
-            name: None
-            for name, named in self._by_name.items()
-            if any(listener.needs_others for listener in named.values())
-        }
-        if self.shell_listens:
-            wanted[GRID] = None
-        return tuple(sorted(wanted))
+    def _marks_here(self, name: Namespace) -> dict[bytes, None]:
+        return {one.mark: None for one in self.named(name) if one.needs_others}
 
-    def _tell_interest(self, then: Callable[[], None] | None) -> None:
-        """Tell all other members what we want to hear now; ``then`` when each has answered."""
-        names = self._names_wanted()
-        if names != self._told.namespaces:
-            self._told = Interest(self._told.number + 1, names)
-        self._tell(self._hub.ctx.others(), then)
+    def _marks_wanted(self) -> Marks:
+        wanted = {name: marks for name in self._by_name if (marks := tuple(self._marks_here(name)))}
+        if self.shell_listens:
+            wanted.setdefault(GRID, ())
+        return wanted
+
+    def tell_news(self) -> None:
+        """Tell all other members what we want to hear now; then those who wait for that."""
+        self.has_news = False
+        marks = self._marks_wanted()
+        if marks != self._told.marks:
+            self._told = Interest(self._told.number + 1, marks)
+        unanswered, self._unanswered = self._unanswered, []
+
+        def known() -> None:
+            for then in unanswered:
+                then()
+
+        self._tell(self._hub.ctx.others(), known if unanswered else None)
 
     def _tell(self, members: Sequence[MemberId], then: Callable[[], None] | None) -> None:
-        self._scatter.tell(members, INTEREST, _encode(self._told), then)
+        self._scatter.tell(members, INTEREST, encode_interest(self._told), then)
 
     def member_came(self, member: MemberId) -> None:
         """A newcomer must know what we want to hear before it owns anything."""
-        if self._told.namespaces:
+        if self._told.marks:
             self._tell([member], None)
 
     def member_left(self, member: MemberId) -> None:
-        """Forget what it wanted."""
-        self._replace_interest(member, None)
-
-    def on_interest(self, member: MemberId, body: bytes) -> None:
-        """Another member says what it wants to hear.
-
-        Raises:
-            ProtocolError: It is no interest.
-        """
-        interest = read_body(_decode_interest, body, "an interest")
-        known = self._interests.get(member)
-        if known is not None and known.number >= interest.number:
-            return
-        self._replace_interest(member, interest)
-
-    def _replace_interest(self, member: MemberId, interest: Interest | None) -> None:
-        known = self._interests.pop(member, None)
-        for name in known.namespaces if known is not None else ():
-            wanted = self._wanted[name]
-            del wanted[member]
-            if not wanted:
-                del self._wanted[name]
-            self._count(name, -1)
-        if interest is None:
-            return
-        self._interests[member] = interest
-        for name in interest.namespaces:
-            self._wanted.setdefault(name, {})[member] = None
-            self._count(name, 1)
+        """Forget what it wanted; what it would have told on, others are told from now on."""
+        self._interests.forget(member)
 
     # -- events ---------------------------------------------------------------------------
 
     def publish(self, event: StructureEvent) -> None:
-        """An event arose here: tell our listeners and the members that want it."""
-        self.deliver(event.namespace, event, is_here=True)
-        wanted = self._wanted.get(event.namespace)
-        if wanted:
+        """An event arose here: tell our listeners, and a member for each mark not among theirs."""
+        name = event.namespace
+        if name not in self._listened:
+            return
+        self.deliver(name, event, is_here=True)
+        tellers = self._tellers.get(name)
+        if tellers is None:
+            tellers = self._tellers[name] = {
+                member: pack_marks(marks)
+                for member, marks in self._interests.tellers(name, self._marks_here(name)).items()
+            }
+        if tellers:
             body = _encode(event)
-            for member in wanted:
-                self._hub.notify(member, NOTIFY_EVENT, body)
+            for member, marks in tellers.items():
+                self._hub.notify(member, NOTIFY_EVENT, marks + body)
 
     def on_event(self, body: bytes) -> None:
-        """An event that arose on another member, for our listeners that want all of them.
+        """An event that arose on another member, which leaves it to us to tell some marks.
 
         Raises:
             ProtocolError: It is no event.
         """
-        event = read_body(_decode_event, body, "an event")
-        self.deliver(event.namespace, event, is_here=False)
+        marks, rest = unpack_marks(body)
+        event = read_body(_decode_event, rest, "an event")
+        self._tell_clients([one for one in self.named(event.namespace) if one.mark in marks], event)
 
     def deliver(self, name: Namespace, event: object, *, is_here: bool) -> None:
         """Tell an event to the listeners of a structure, of GRID or of OBJECTS.
@@ -282,9 +293,14 @@ class Listeners:
             event: What they take.
             is_here: Whether it arose on this member; if not, some do not want it.
         """
+        self._tell_clients(
+            [one for one in self.named(name) if is_here or not one.local_only], event
+        )
+
+    def _tell_clients(self, listeners: Iterable[Listener], event: object) -> None:
         made: dict[Encode, bytes] = {}
-        for listener in self.named(name):
-            if (listener.local_only and not is_here) or not listener.wants(event):
+        for listener in listeners:
+            if not listener.wants(event):
                 continue
             message = made.get(listener.encode)
             if message is None:

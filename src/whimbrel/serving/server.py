@@ -355,7 +355,7 @@ class Server(Hub):
             self._take_completed()
         if dataplane.wakes.pending:
             self.waits.wake()
-        if self._happened:
+        if self._happened or self.listeners.has_news:
             self._take_events()
         grid, views = self.grid, self.views
         if grid.fresh or grid.for_shell or (views.table_dirty and views.listeners):
@@ -412,10 +412,12 @@ class Server(Hub):
                 self.deliver(connection, backup_event(listener, correlation))
 
     def _take_events(self) -> None:
-        """Publish what the services of structures have told."""
-        source = self.ctx.id
+        """Publish what the services of structures have told; tell what is listened to here."""
+        source, listeners = self.ctx.id, self.listeners
         for event in self.dataplane.events.take():
-            self.listeners.publish(StructureEvent(*event, source))
+            listeners.publish(StructureEvent(*event, source))
+        if listeners.has_news:
+            listeners.tell_news()
 
     def _take_notifications(self) -> None:
         """Tell clients whose calls we have backed up; those not connected here by the primary."""

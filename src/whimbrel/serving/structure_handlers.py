@@ -16,10 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from whimbrel.core.events import GridEvent, PartitionLost
 from whimbrel.core.ids import Namespace, namespace_of, split_namespace
 from whimbrel.core.kinds import StructureKind
-from whimbrel.core.registry import backups_of
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.errors import OverloadedError, ProtocolError
@@ -221,12 +219,3 @@ class StructureHandlers(ABC):
             name = f"{prefix}{method}"
             rows.append(Operation(name, self._kind.name, Scope.ALL_PARTITIONS, effect, run))
         return rows
-
-    # -- events ---------------------------------------------------------------------------
-
-    def _has_lost(self, namespace: Namespace, event: GridEvent) -> bool:
-        """Whether a structure has lost data: no more backups than were lost with the primary."""
-        if not isinstance(event, PartitionLost):
-            return False
-        entry = self._registry.get(*split_namespace(namespace))
-        return entry is not None and sum(backups_of(entry)) <= event.lost_backup_count

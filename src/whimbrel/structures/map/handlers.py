@@ -7,7 +7,6 @@ the others go through the table codec.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from whimbrel.core.ids import Namespace
@@ -30,7 +29,7 @@ from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
 from whimbrel.serving.structure_handlers import Read, StructureHandlers, Write
 from whimbrel.serving.whole_structures import INT_MAX
-from whimbrel.structures.map.listening import ENCODERS, encode_lost
+from whimbrel.structures.map.listening import ENCODERS, encode_lost, wants_losses
 from whimbrel.structures.map.record import EntryView
 from whimbrel.structures.map.service import DEFAULT_SPAN, EVICTED, MapService
 from whimbrel.structures.map.settings import NAME
@@ -112,9 +111,8 @@ class MapHandlers(StructureHandlers):
 
     def _listen_to_losses(self, connection: Connection, message: RawMessage) -> None:
         _, fields = decode_request(message)
-        concerns = partial(self._has_lost, self._named(fields["name"]))
-        only_here = fields["local_only"]
-        listener = Listener(connection, message[5], GRID, encode_lost, only_here, concerns)
+        wants = wants_losses(self._registry, self._named(fields["name"]))
+        listener = Listener(connection, message[5], GRID, encode_lost, fields["local_only"], wants)
         register(self._server, listener, message)
 
     # -- single keys, short cuts ----------------------------------------------------------

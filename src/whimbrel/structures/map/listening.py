@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from whimbrel.core.events import PartitionLost
+from whimbrel.core.events import GridEvent, PartitionLost
+from whimbrel.core.ids import Namespace, split_namespace
+from whimbrel.core.registry import Registry, backups_of
 from whimbrel.serving.entry_events import entry_encoders
+from whimbrel.serving.listeners import Wants
 from whimbrel.wire.codec import encode_event
 
 ADD_LOST: Final = "Map.addPartitionLostListener"
@@ -19,3 +22,17 @@ def encode_lost(event: PartitionLost) -> bytes:
     return encode_event(
         ADD_LOST, "map_partition_lost", 0, partition_id=event.partition_id, uuid=event.source
     )
+
+
+def wants_losses(registry: Registry, namespace: Namespace) -> Wants:
+    """What a listener of ADD_LOST wants: losses of partitions that had entries of its map in no
+    more backups than were lost with the primary.
+    """
+
+    def is_wanted(event: GridEvent) -> bool:
+        if not isinstance(event, PartitionLost):
+            return False
+        entry = registry.get(*split_namespace(namespace))
+        return entry is not None and sum(backups_of(entry)) <= event.lost_backup_count
+
+    return is_wanted
