@@ -12,7 +12,7 @@ from whimbrel.core.ids import Address
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import ConfigError
 from whimbrel.structures.kinds import KINDS
-from whimbrel.structures.map.settings import MapSettings
+from whimbrel.structures.map.settings import UNLIMITED, MapSettings
 from whimbrel.structures.multimap.settings import MultiMapSettings
 
 
@@ -143,8 +143,8 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         f'{file}:14: network.join must be a list like ["host:port"], not 5',
         "WHIMBREL_MAP__X__BACKUP_CUONT: unknown key 'map.x.backup_cuont'; did you mean "
         "map.x.backup_count?; a map has backup_count, async_backup_count, min_in_sync, "
-        "time_to_live_s, max_idle_s, merge_policy, split_brain_minimum_size, "
-        "split_brain_protects",
+        "time_to_live_s, max_idle_s, merge_policy, max_size, eviction_policy, "
+        "split_brain_minimum_size, split_brain_protects",
         "--set partition.cuont: unknown key 'partition.cuont'; did you mean partition.count?",
         "--set membership.heartbeat_timeout_s: membership.heartbeat_timeout_s must be a number of "
         "seconds, not 'soon'",
@@ -178,6 +178,10 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         ("map.backup_count=1", "map.PATTERN.backup_count"),
         ("map.a*b.backup_count=1", "only at its end"),
         ("map.x.async_backup_count=6", "7 backups"),
+        ("map.x.max_size=-1", "between 0 and 2147483647"),
+        ("map.x.max_size=5", "set map.x.eviction_policy to LRU, LFU or RANDOM, or map.x.max_size"),
+        ("map.x.eviction_policy=LRU", "set map.x.max_size to the entries that a member may hold"),
+        ("map.x.eviction_policy=OLDEST", "LFU, LRU, NONE, RANDOM"),
         ("partition=1", "is a table"),
         ("port=1", "network.port"),
         ("hazelcast.partition.cuont=1", "unknown key"),
@@ -189,6 +193,19 @@ def test_one_wrong_setting(setting: str, words: str) -> None:
     (told,) = problems(None, None, setting)
     assert told.startswith("--set ")
     assert words in told
+
+
+def test_maps_with_a_bound() -> None:
+    """Goal: a bound and what goes when it is reached are taken together, or not at all. Method: by
+    pattern, and a pattern that lifts what it would inherit.
+    """
+    bounded = ["map.default.max_size=2000", "map.default.eviction_policy=LRU"]
+    lifted = ["map.big.max_size=0", "map.big.eviction_policy=NONE", "map.big.time_to_live_s=3"]
+    core = load(settings=[*bounded, *lifted, "map.s*.max_size=5"]).core
+    assert core.structure(MapSettings, "other").limits() == (0, 0, 2000, "LRU")
+    assert core.structure(MapSettings, "small").limits() == (0, 0, 5, "LRU")
+    assert core.structure(MapSettings, "big").limits() == (3_000, 0, 0, "NONE")
+    assert load().core.structure(MapSettings, "other").limits() is UNLIMITED
 
 
 def test_multimaps_are_configured_like_maps() -> None:

@@ -36,6 +36,7 @@ HELP = {
     "cluster_state": "0 ACTIVE, 1 NO_MIGRATION, 2 FROZEN, 3 PASSIVE, 4 a change is under way",
     "members_missing": "Members that are away while the cluster state keeps their seats",
     "migrations_active": "Migrations this member takes part in",
+    "map_entries_evicted": "Entries of maps that went because a map had reached its max_size",
     "heartbeat_gap_longest_seconds": "Longest time between two heartbeats sent since the start",
     "loop_step_longest_seconds": "Longest time the control plane occupied the loop at once",
     "loop_late_longest_seconds": "Longest delay of the loop's regular look at its time-outs",

@@ -80,6 +80,8 @@ class Profile(msgspec.Struct, frozen=True):
     """How often a cluster is founded with the version 4.0 instead."""
     merge_policies: tuple[str, ...] = ("PutIfAbsent",)
     """Of the maps, one a run."""
+    bounded_share: float = 0.0
+    """How many of the calls on maps are on the one that has a bound."""
     partial_joins: bool = False
     """Each member is configured with some of the others only, or with nobody; together their lists
     connect all."""

@@ -124,6 +124,13 @@ PROFILES: dict[str, Profile] = {
             partitions=(7, 31),
             step_rows_max=1,
         ),
+        msgspec.structs.replace(
+            _KILL,
+            name="full",
+            sentence="as kill, with leaves, while most calls are on a map that evicts",
+            families=("crash", "join", "leave"),
+            bounded_share=0.7,
+        ),
         Profile(
             "leave",
             "joins and graceful leaves without any backup",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from whimbrel.core.settings import StructureSettings
-from whimbrel.structures.map.settings import NAME, MapSettings
+from whimbrel.structures.map.settings import LRU, NAME, MapSettings
 from whimbrel.structures.multimap.settings import LIST, MultiMapSettings
 from whimbrel.structures.queue.settings import QueueSettings
 
@@ -19,13 +19,21 @@ BOUNDED_QUEUE: Final = "sim.bounded-queue"
 """A queue that is often full, ..."""
 BOUNDED_ITEMS: Final = 3
 """... because it takes no more."""
+BOUNDED_MAP: Final = "sim.bounded"
+"""A map that is nearly always full, ..."""
+BOUNDED_ENTRIES: Final = 12
+"""... because a member holds no more of it as primary."""
 
 
 def configured(backups: int, asynchronous: int) -> tuple[StructureSettings, ...]:
     """The settings of a run's structures, all with the same numbers of backups."""
     lists = MultiMapSettings(LIST_NAME, backups, asynchronous, value_collection_type=LIST)
+    bounded = MapSettings(
+        BOUNDED_MAP, backups, asynchronous, max_size=BOUNDED_ENTRIES, eviction_policy=LRU
+    )
     return (
         MapSettings("default", backups, asynchronous),
+        bounded,
         MultiMapSettings("default", backups, asynchronous),
         lists,
         QueueSettings("default", backups, asynchronous),

@@ -19,11 +19,11 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import SerializationError
-from whimbrel.structures.map.counting_store import CountingMapStore
 from whimbrel.structures.map.policies import MergePolicy, policy_of
 from whimbrel.structures.map.record import EntryView
 from whimbrel.structures.map.settings import NAME, settings_of
 from whimbrel.structures.map.store import MapStore
+from whimbrel.structures.map.usage_store import UsageMapStore
 
 _COUNT: Final = struct.Struct("<I")
 _HITS_BYTES: Final = 8
@@ -40,9 +40,10 @@ def make_chunk(store: MapStore, cursor: Walk, bytes_max: int) -> tuple[bytes, in
     """The next entries of a store that nobody writes to, and how many they are."""
     keys, begin = cursor.keys, cursor.position
     chunk, entries, _ = store.export(cursor, bytes_max)
-    if not isinstance(store, CountingMapStore):
+    counted = store.hits if isinstance(store, UsageMapStore) else None
+    if counted is None:
         return _COUNT.pack(0) + chunk, entries
-    hits = [store.hits.get(key, 0) for key in keys[begin : begin + entries]]
+    hits = [counted.get(key, 0) for key in keys[begin : begin + entries]]
     return b"".join((_COUNT.pack(entries), struct.pack(f"<{entries}Q", *hits), chunk)), entries
 
 
@@ -82,11 +83,11 @@ class Merger:
         try:
             hits, begin = read_hits(chunk)
             if hits:
-                incoming = CountingMapStore()
+                incoming = UsageMapStore(counts_reads=True)
             incoming.ingest(chunk[begin:])
         except SerializationError as error:
             note_damaged(self._ctx, namespace, error)
-        if isinstance(incoming, CountingMapStore):
+        if isinstance(incoming, UsageMapStore):
             incoming.hits = dict(zip(incoming.records, hits, strict=False))
         policy = policy_of(settings_of(self._ctx.settings, namespace).merge_policy)
         decide = partial(self._ask, policy, name)

@@ -28,6 +28,8 @@ RECORD: Final = struct.Struct("<6sIHHB")
 RECORD_BYTES: Final = RECORD.size
 MOMENT_BYTES: Final = 6
 MOMENT_MASK: Final = (1 << 8 * MOMENT_BYTES) - 1
+UPDATED: Final = slice(MOMENT_BYTES, 2 * MOMENT_BYTES)
+"""Where the time of the last write is in a record, alone (little-endian)."""
 TIMING: Final = struct.Struct("<qqqq")
 TIMING_BYTES: Final = TIMING.size
 
@@ -67,8 +69,9 @@ class EntryView(msgspec.Struct, frozen=True):
     """What ``Map.getEntryView`` tells about an entry; times are wall clock milliseconds.
 
     Reads of single entries are not counted: that would cost a write, and a second dictionary
-    entry, for each of them. So ``hits`` is always ``UNSET``, and ``last_access_ms`` is ``UNSET``
-    except for entries with a limit on idleness, which need it.
+    entry, for each of them. So ``hits`` is ``UNSET``, and ``last_access_ms`` is ``UNSET`` except
+    for entries with a limit on idleness, which need it, and where a map's merge or eviction policy
+    asks for one of them (``usage_store``).
     """
 
     key: bytes

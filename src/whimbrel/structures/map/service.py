@@ -24,7 +24,7 @@ from whimbrel.core.replication.outbox import PendingReply, Reply
 from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import UsageError
 from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES
-from whimbrel.structures.map.counting_store import CountingMapStore
+from whimbrel.structures.map.eviction import Evictor
 from whimbrel.structures.map.merging import Decide, Merger, make_chunk
 from whimbrel.structures.map.policies import HIGHER_HITS
 from whimbrel.structures.map.record import (
@@ -38,8 +38,9 @@ from whimbrel.structures.map.record import (
     split_key,
     stored_key,
 )
-from whimbrel.structures.map.settings import NAME, settings_of
+from whimbrel.structures.map.settings import LFU, LRU, NAME, UNLIMITED, Limits, settings_of
 from whimbrel.structures.map.store import MapStore
+from whimbrel.structures.map.usage_store import UsageMapStore
 
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Key and value of one entry together; larger ones would stall a member's other partitions."""
@@ -50,7 +51,9 @@ SWEEP_SHARE: Final = 10
 SIZE_SWEEP_MAX: Final = 10_000
 """Asking for a size removes at most this many expired entries of a partition first."""
 
-NO_LIMITS: Final = (0, 0)
+EVICTED_COUNTER: Final = "map_entries_evicted"
+"""In ``/metrics``."""
+
 DEFAULT_SPAN: Final = -1
 """A time to live or idle span that stands for the map's configured one; 0 stands for none."""
 
@@ -70,6 +73,7 @@ class MapService(StructureService):
 
     Attributes:
         expired: Entries swept so far.
+        evictor: Keeps maps within their bounds.
         merger: Merges entries after a split.
     """
 
@@ -80,20 +84,25 @@ class MapService(StructureService):
         self._listened = self._events.listened
         self._happened = self._events.happened
         self.expired = 0
+        self.evictor = Evictor(self._ctx, self._evicted)
         self.merger = Merger(self._ctx, self._merge_entry)
-        self._limits: dict[Namespace, tuple[int, int]] = {}
+        self._counters = plane.counters
+        self._counters[EVICTED_COUNTER] = 0
+        self._limits: dict[Namespace, Limits] = {}
         self._sweep_at = 0
 
     def new_store(self, namespace: Namespace) -> MapStore:
-        """An empty store; one that counts reads where the merge policy compares them."""
-        if settings_of(self._ctx.settings, namespace).merge_policy == HIGHER_HITS:
-            return CountingMapStore(self._holdings.deferred.take)
-        return MapStore(self._holdings.deferred.take)
+        """An empty store; one that notes reads where a policy of the map asks for them."""
+        settings, free = settings_of(self._ctx.settings, namespace), self._holdings.deferred.take
+        counts_reads = settings.merge_policy == HIGHER_HITS or settings.eviction_policy == LFU
+        dates_reads = settings.eviction_policy == LRU
+        if counts_reads or dates_reads:
+            return UsageMapStore(free, counts_reads=counts_reads, dates_reads=dates_reads)
+        return MapStore(free)
 
-    def _find_limits(self, namespace: Namespace) -> tuple[int, int]:
-        """The configured (time to live, idle span) of a map in ms, remembered; 0 for none."""
-        settings = settings_of(self._ctx.settings, namespace)
-        limits = (settings.time_to_live_s * 1000, settings.max_idle_s * 1000)
+    def _find_limits(self, namespace: Namespace) -> Limits:
+        """The configured limits of a map, remembered."""
+        limits = settings_of(self._ctx.settings, namespace).limits()
         self._limits[namespace] = limits
         return limits
 
@@ -183,7 +192,7 @@ class MapService(StructureService):
             stored = key[SHORT_AT:]
         timing = b""
         limits = self._limits.get(namespace) or self._find_limits(namespace)
-        if ttl_ms > 0 or max_idle_ms > 0 or limits != NO_LIMITS:
+        if ttl_ms > 0 or max_idle_ms > 0 or limits is not UNLIMITED:
             timing = make_timing(
                 limits[0] if ttl_ms < 0 else ttl_ms,
                 limits[1] if max_idle_ms < 0 else max_idle_ms,
@@ -197,6 +206,8 @@ class MapService(StructureService):
             flag = ADDED if old is None else UPDATED
             former = None if old is None else old[RECORD_BYTES:]
             self._happened.append((namespace, flag, store.key_data(stored), value, former))
+        if old is None and limits is not UNLIMITED:
+            self._make_room(partition, fragment, stored, limits)
         return old
 
     def put_if_absent(
@@ -311,7 +322,7 @@ class MapService(StructureService):
         timing = store.timings.get(stored)
         idle_ms = 0 if timing is None else TIMING.unpack(timing)[2]
         if ttl_ms < 0:
-            ttl_ms = self._find_limits(namespace)[0]
+            ttl_ms = self._find_limits(namespace).ttl_ms
         operation = store.set_timing(stored, ttl_ms, idle_ms, self._ctx.wall_ms)
         if operation is None:
             return False
@@ -380,6 +391,9 @@ class MapService(StructureService):
         operation = store.put_merged(stored, incoming, taken, now_ms)
         self._holdings.change(partition, fragment, operation, reply)
         self._events.tell((namespace, MERGED, store.key_data(stored), value, old))
+        if old is None:
+            limits = self._limits.get(namespace) or self._find_limits(namespace)
+            self._make_room(partition, fragment, stored, limits)
         return "added" if old is None else "replaced"
 
     # -- whole maps -----------------------------------------------------------------------
@@ -494,6 +508,33 @@ class MapService(StructureService):
         self._holdings.change(partition, fragment, operation, None)
         self.expired += 1
         self._events.tell((fragment.namespace, EXPIRED, key, None, value))
+
+    # -- eviction -------------------------------------------------------------------------
+
+    def _make_room(
+        self, partition: PartitionReplica, fragment: Fragment, stored: bytes, limits: Limits
+    ) -> None:
+        """An entry has come: let others go if there are too many now, expired ones first."""
+        if not limits.max_size:
+            return
+        store = cast("MapStore", fragment.store)
+        excess = self.evictor.excess(store, limits.max_size)
+        if excess > 0 and store.timings:
+            excess -= self._sweep_fragment(partition, fragment, self._ctx.wall_ms, excess)
+        self.evictor.evict(partition, fragment, limits.eviction_policy, stored, excess)
+
+    def _evicted(
+        self,
+        partition: PartitionReplica,
+        fragment: Fragment,
+        key: bytes,
+        value: bytes,
+        operation: bytes,
+    ) -> None:
+        """The evictor has removed an entry: a change like any other."""
+        self._holdings.change(partition, fragment, operation, None)
+        self._counters[EVICTED_COUNTER] += 1
+        self._events.tell((fragment.namespace, EVICTED, key, None, value))
 
     # -- inside ---------------------------------------------------------------------------
 

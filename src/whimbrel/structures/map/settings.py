@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,29 @@ NAME: Final = "map"
 LIFETIME_MAX_S = 100 * 31_536_000
 Lifetime = Annotated[int, Meta(ge=0, le=LIFETIME_MAX_S)]
 """Seconds that an entry may live; 0 for ever."""
+SIZE_MAX: Final = 2**31 - 1
+"""Entries of a map that clients can count."""
+NONE: Final = "NONE"
+LRU: Final = "LRU"
+LFU: Final = "LFU"
+RANDOM: Final = "RANDOM"
+EvictionPolicy = Literal["NONE", "LRU", "LFU", "RANDOM"]
+
+
+class Limits(NamedTuple):
+    """What a map sets its entries, as its operations need it."""
+
+    ttl_ms: int = 0
+    """Time to live; 0 for ever."""
+    max_idle_ms: int = 0
+    """Longest span without access; 0 for any."""
+    max_size: int = 0
+    """Entries that one member may hold as primary; 0 for any number."""
+    eviction_policy: str = NONE
+
+
+UNLIMITED: Final = Limits()
+"""Of nearly every map: this very object, so that one comparison of identities tells."""
 
 
 class MapSettings(PartitionedSettings, frozen=True):
@@ -39,10 +62,41 @@ class MapSettings(PartitionedSettings, frozen=True):
         ),
     ] = PUT_IF_ABSENT
     """A name that ``policies`` knows."""
+    max_size: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=SIZE_MAX,
+            description="Entries that a member holds as primary before some are evicted; "
+            "0 no limit",
+        ),
+    ] = 0
+    eviction_policy: Annotated[
+        EvictionPolicy,
+        Meta(
+            description="What goes when a map is full: LRU the least recently used, "
+            "LFU the least often read, RANDOM any"
+        ),
+    ] = NONE
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """A policy that nobody knows would be found out in the middle of a merge."""
+        """A merge policy that nobody knows, which would be found out in the middle of a merge; a
+        bound that nobody keeps, or one that is kept and not there.
+        """
         yield from super().problems()
+        size, policy = f"map.{self.pattern}.max_size", f"map.{self.pattern}.eviction_policy"
+        if self.max_size and self.eviction_policy == NONE:
+            yield (
+                ("max_size", "eviction_policy"),
+                f"{size} ({self.max_size}) says how many entries are too many, and not which are "
+                f"to go: set {policy} to {LRU}, {LFU} or {RANDOM}, or {size} to 0",
+            )
+        if self.eviction_policy != NONE and not self.max_size:
+            yield (
+                ("eviction_policy", "max_size"),
+                f"{policy} ({self.eviction_policy}) evicts nothing from a map without a bound: set "
+                f"{size} to the entries that a member may hold, or {policy} to {NONE}",
+            )
         try:
             resolve(self.merge_policy)
         except UsageError as problem:
@@ -51,6 +105,13 @@ class MapSettings(PartitionedSettings, frozen=True):
     def normal(self) -> Self:
         """With the policy's short name."""
         return msgspec.structs.replace(self, merge_policy=resolve(self.merge_policy))
+
+    def limits(self) -> Limits:
+        """What operations need of this; UNLIMITED itself where nothing is limited."""
+        found = Limits(
+            self.time_to_live_s * 1000, self.max_idle_s * 1000, self.max_size, self.eviction_policy
+        )
+        return UNLIMITED if found == UNLIMITED else found
 
 
 def settings_of(settings: CoreSettings, namespace: Namespace) -> MapSettings:

@@ -52,6 +52,7 @@ from whimbrel.structures.map.record import (
     make_timing,
     record_head,
 )
+from whimbrel.structures.map.sampling import Sampling
 
 CHUNK_ENTRIES_MAX = 2_000
 """Entries in one chunk: small ones cost their receiver a microsecond each, whatever their bytes."""
@@ -109,8 +110,8 @@ class MapStore:
     """
 
     __slots__ = (
-        "_changes", "_free", "_hashes", "_heap", "_scan_at_ms", "_scan_changes", "_scan_hashes",
-        "_scan_keys", "bytes_used", "records", "timings",
+        "_changes", "_free", "_hashes", "_heap", "_sampling", "_scan_at_ms", "_scan_changes",
+        "_scan_hashes", "_scan_keys", "bytes_used", "records", "timings",
     )  # fmt: skip
 
     def __init__(self, free: Callable[[GivenUp], None] | None = None) -> None:
@@ -125,6 +126,7 @@ class MapStore:
         self.bytes_used = 0
         self._hashes: dict[bytes, bytes] = {}
         self._heap: list[bytes] | None = None
+        self._sampling: Sampling | None = None
         self._changes = 0
         self._scan_keys: list[bytes] = []
         self._scan_hashes = array("I")
@@ -286,7 +288,7 @@ class MapStore:
         for table in self._tables():
             table.clear()
         self.bytes_used = 0
-        self._heap = None
+        self._heap = self._sampling = None
         self._changes += 1
         self._forget_scan()
         return _CLEAR_OPERATION
@@ -296,6 +298,7 @@ class MapStore:
         if len(self.records) <= FREED_AT_ONCE_MAX:
             return None
         given = GivenUp(*self._tables())
+        self._sampling = None
         self.records, self.timings, self._hashes = {}, {}, {}
         self.bytes_used = 0
         return given
@@ -415,8 +418,8 @@ class MapStore:
         return gone
 
     def stop_sweeping(self) -> None:
-        """Forget the heap: this store is a backup's from now on."""
-        self._heap = None
+        """Forget what only a primary needs: this store is a backup's from now on."""
+        self._heap = self._sampling = None
 
     def restart_idleness(self, now_ms: int) -> None:
         """Count idleness from now: a backup has not seen the reads at its primary.
@@ -427,6 +430,17 @@ class MapStore:
             ttl_ms, end_ms, idle_ms, access_ms = TIMING.unpack(timing)
             if idle_ms and access_ms < now_ms:
                 self.timings[key] = TIMING.pack(ttl_ms, end_ms, idle_ms, now_ms)
+
+    # -- eviction --------------------------------------------------------------------------
+
+    def sample(self, count: int, spared: bytes) -> list[bytes]:
+        """Some stored keys, ``spared`` not among them; see ``Sampling.take``.
+
+        What it takes is made at the first call, so only the primary of a map that is full has it.
+        """
+        if self._sampling is None:
+            self._sampling = Sampling()
+        return self._sampling.take(self.records, count, spared)
 
     # -- scanning ----------------------------------------------------------------------------
 

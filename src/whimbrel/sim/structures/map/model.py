@@ -9,6 +9,8 @@ operation it came from. These workloads share the clients:
 * *mortal*: entries with a time to live, written once, read now and then.
 * *keys*: the keys of the whole set map, gathered from all members.
 * *scratch*: written in floods, and destroyed while it is written.
+* *bounded*, where the profile says so: keys that are written once, into a map that evicts. What is
+  gone from it is not lost, so nothing must be there at the end but what D14 says.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from whimbrel.core.settings import CoreSettings
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.history import ABSENT, Ledger, Operation, Outcome, Reply
 from whimbrel.sim.model import StructureModel
+from whimbrel.sim.structures.configured import BOUNDED_MAP
 from whimbrel.sim.world import ClientProcess, World
 from whimbrel.structures.map.merging import read_hits
 from whimbrel.structures.map.policies import DISCARD, PASS_THROUGH, PUT_IF_ABSENT
@@ -44,6 +47,10 @@ LIFE_MS = (400, 2_000, 9_000)
 SCRATCH_WRITES = 6
 """Writes to the scratch map before it is destroyed."""
 FINAL_READS_MAX = 150
+BOUNDED_READS = 0.4
+"""Of the calls on the bounded map; the others write."""
+EVICTS = "evicts"
+"""In place of a merge policy: whatever that says, what comes and what was there may be evicted."""
 
 _KEY = struct.Struct(">iiq")
 _LONG_TYPE = -8
@@ -241,11 +248,12 @@ class MapModel(StructureModel):
         self._random: random.Random = world.entropy.of("workload")
         self._names = list(world.plan.weights)
         self._weights = list(world.plan.weights.values())
-        self._drawn = dict.fromkeys((SET_MAP, MORTAL_MAP, SCRATCH_MAP), 0)
+        self._drawn = dict.fromkeys((SET_MAP, MORTAL_MAP, SCRATCH_MAP, BOUNDED_MAP), 0)
         """Keys of each map so far, those that were never written included."""
         self._scratch_held: dict[KeyLedger, None] = {}
         """Keys of the scratch map that were written for certain and not destroyed."""
         self._set_share = pick(self._random, (0.2, 0.5, 0.8))
+        self._bounded_share = world.plan.profile.bounded_share
 
     def key(self, map_name: str, key: int) -> KeyLedger:
         """The ledger of a key, made when it is first asked for."""
@@ -263,7 +271,9 @@ class MapModel(StructureModel):
     # -- calls ----------------------------------------------------------------------------
 
     def draw(self, client: ClientProcess) -> Operation:
-        """A key of the set map, or what the weights of the run say."""
+        """A key of the set map, or what the weights of the run say; of the bounded map before."""
+        if self._bounded_share and self._random.random() < self._bounded_share:
+            return self._bounded(client)
         if self._random.random() < self._set_share:
             return self.write(client, self._new_key(SET_MAP))
         kind = self._random.choices(self._names, self._weights)[0]
@@ -276,6 +286,13 @@ class MapModel(StructureModel):
             return self.read(client, self.key(MORTAL_MAP, key))
         ledger = self._new_key(MORTAL_MAP)
         return self.write(client, ledger, life_ms=pick(self._random, LIFE_MS))
+
+    def _bounded(self, client: ClientProcess) -> Operation:
+        """A new key, or a read of one that may be there still."""
+        count = self._drawn[BOUNDED_MAP]
+        if count and self._random.random() < BOUNDED_READS:
+            return self.read(client, self.key(BOUNDED_MAP, 1 + self._random.randrange(count)))
+        return self.write(client, self._new_key(BOUNDED_MAP))
 
     def scan(self, client: ClientProcess) -> MapScan:
         """Ask for the keys of the whole set map."""
@@ -393,8 +410,9 @@ class MapModel(StructureModel):
 
     @staticmethod
     def merge_policy(settings: CoreSettings, name: str) -> str:
-        """See ``StructureModel.merge_policy``."""
-        return settings.structure(MapSettings, name).merge_policy
+        """See ``StructureModel.merge_policy``; EVICTS for a map that does."""
+        found = settings.structure(MapSettings, name)
+        return EVICTS if found.max_size else found.merge_policy
 
     @staticmethod
     def merge_problem(
@@ -435,6 +453,9 @@ def _entry_problem(
     policy: str, is_merged: bool, before: bytes | None, now: bytes | None, came: bytes | None
 ) -> str:
     """What a merge did to an entry and the policy does not allow; empty when it does."""
+    if policy == EVICTS:
+        is_known = now in (None, before, came)
+        return "" if is_known else "there is a value that was on neither side"
     if policy in (PUT_IF_ABSENT, DISCARD) and before is not None and now != before:
         return "a merge replaced what was there"
     if policy == DISCARD and before is None and now is not None:

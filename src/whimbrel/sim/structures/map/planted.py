@@ -1,14 +1,16 @@
-"""Bugs of maps: of values, of times to live, of listeners."""
+"""Bugs of maps: of values, of times to live, of bounds, of listeners."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from whimbrel.core.ids import Namespace
-from whimbrel.core.replication.fragments import PartitionReplica
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.serving.engine import Engine
-from whimbrel.sim.bug import Bug, replace
+from whimbrel.sim.bug import Bug, nothing, replace
+from whimbrel.sim.structures.map.model import store_of
 from whimbrel.structures.map.service import MapService
+from whimbrel.structures.map.settings import RANDOM
 
 LIFE_FACTOR = 50
 
@@ -59,9 +61,36 @@ def old_value(engine: Engine) -> None:
     replace(maps, "get", read)
 
 
+def evicted_at_the_primary_alone(engine: Engine) -> None:
+    """Backups do not hear of what is evicted."""
+    replace(engine.member.service(MapService).evictor, "_tell", nothing)
+
+
+def bound_forgotten(engine: Engine) -> None:
+    """A map that is full takes more."""
+    replace(engine.member.service(MapService).evictor, "evict", nothing)
+
+
+def newest_evicted(engine: Engine) -> None:
+    """The oldest entry stays, whatever comes; the one that has just come may go."""
+    evictor = engine.member.service(MapService).evictor
+    evict = evictor.evict
+
+    def evict_newer(
+        partition: PartitionReplica, fragment: Fragment, policy: str, spared: bytes, count: int
+    ) -> None:
+        oldest = next(iter(store_of(fragment.store).records))
+        evict(partition, fragment, RANDOM, oldest, count)
+
+    replace(evictor, "evict", evict_newer)
+
+
 BUGS: tuple[Bug, ...] = (
     Bug(events_dropped, "kill", ("C3",)),
     Bug(lives_too_long, "kill", ("D3",)),
     Bug(another_value, "kill", ("D2",)),
     Bug(old_value, "kill", ("D4",)),
+    Bug(evicted_at_the_primary_alone, "full", ("D9",), range(2, 202)),
+    Bug(bound_forgotten, "full", ("D14",)),
+    Bug(newest_evicted, "full", ("D14",)),
 )

@@ -1,15 +1,16 @@
-"""Rules of maps alone: D1 to D4, C3."""
+"""Rules of maps alone: D1 to D4, D14, C3."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.core.ids import PartitionId
+from whimbrel.core.ids import Namespace, PartitionId, namespace_of
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.sim.bug import replace
 from whimbrel.sim.history import ABSENT, Operation, Outcome, Reply
 from whimbrel.sim.host import Host
 from whimbrel.sim.rule import Rule, Sightings
+from whimbrel.sim.structures.configured import BOUNDED_ENTRIES, BOUNDED_MAP
 from whimbrel.sim.structures.map.model import (
     MORTAL_MAP,
     REGISTER_MAP,
@@ -18,12 +19,17 @@ from whimbrel.sim.structures.map.model import (
     MapOperation,
     MapRead,
     MapScan,
+    store_of,
 )
 from whimbrel.sim.world import ClientProcess, World
-from whimbrel.structures.map.service import MapService
+from whimbrel.structures.map.eviction import quota_of
+from whimbrel.structures.map.record import stored_key
+from whimbrel.structures.map.service import EVICTED_COUNTER, MapService
 
 EVENT_US = 5_000_000
 """A listener hears of a change within this span, in a window without faults."""
+EVICTS = "an entry is evicted to make room"
+BOUNDED: Namespace = namespace_of("map", BOUNDED_MAP)
 
 
 class NothingInvented(Rule):
@@ -180,6 +186,58 @@ class WholeMapOnce(Rule):
             self.fail(f"{operation!r} misses {len(missing)} keys")
 
 
+class BoundKept(Rule):
+    """D14 (promise table; EQ): looked at after each write to the bounded map, and at rest.
+
+    A quota is a bound by the member list of the moment at which an entry comes. At rest a partition
+    may have what was right when there were more members than now.
+    """
+
+    rule = "D14"
+    sentence = "a map with a bound keeps to it, and has the entry that came last"
+
+    def started(self, host: Host) -> None:
+        """Look at the writes of a fresh process."""
+        maps = host.member.service(MapService)
+        put = maps.set
+        counters = host.member.dataplane.counters
+
+        def probed_put(
+            partition: PartitionReplica, namespace: Namespace, key: bytes, *given: Any
+        ) -> bytes | None:
+            evicted = counters[EVICTED_COUNTER]
+            old = put(partition, namespace, key, *given)
+            if namespace == BOUNDED:
+                self._came(host, partition, stored_key(key), is_new=old is None)
+                if counters[EVICTED_COUNTER] > evicted:
+                    self.world.sometimes(EVICTS)
+            return old
+
+        replace(maps, "set", probed_put)
+
+    def _came(self, host: Host, partition: PartitionReplica, key: bytes, *, is_new: bool) -> None:
+        records = store_of(partition.fragments[BOUNDED].store).records
+        if key not in records:
+            self.fail(f"p{partition.pid} has evicted what came last", host.name)
+        quota = self._quota(len(host.member.ctx.data_members()))
+        if is_new and len(records) > quota:
+            self.fail(f"p{partition.pid} has {len(records)} entries, not {quota}", host.name)
+
+    def _quota(self, data_members: int) -> int:
+        count = self.world.plan.settings.partition_count
+        return quota_of(BOUNDED_ENTRIES, data_members, count)
+
+    def quiet(self) -> None:
+        """Q."""
+        quota = self._quota(self.world.plan.hosts)
+        for host in self.world.up_hosts():
+            for replica in host.member.dataplane.partitions:
+                fragment = replica.fragments.get(BOUNDED)
+                if replica.is_primary and fragment is not None and len(fragment.store) > quota:
+                    count = len(fragment.store)
+                    self.fail(f"p{replica.pid} rests with {count} entries", host.name)
+
+
 class EventsArrive(Rule):
     """C3 (promise table; SH): a listener hears of every acknowledged change, of one key in order,
     in calm windows.
@@ -243,7 +301,7 @@ class EventsArrive(Rule):
 class MapSightings(Sightings):
     """What clients did; counted by the model."""
 
-    situations = (WRITTEN_AGAIN,)
+    situations = (WRITTEN_AGAIN, EVICTS)
 
 
 RULES: tuple[type[Rule], ...] = (
@@ -253,5 +311,6 @@ RULES: tuple[type[Rule], ...] = (
     ExpiryHolds,
     WholeMapOnce,
     FreshReads,
+    BoundKept,
     MapSightings,
 )
