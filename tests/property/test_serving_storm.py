@@ -88,7 +88,7 @@ class Storm:
         owners = [
             other
             for other in self.pump.living()
-            if other.engine.member.dataplane.partition(partition).is_primary
+            if other.engine.member.dataplane.partitions[partition].is_primary
         ]
         smart = bool(owners) and self.rng.random() < 0.3
         if smart:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump
 
-from whimbrel.serving.absent import _SERVICES, ABSENT, feature_of
+from whimbrel.serving.absent import _SERVICE_OF, ABSENT, feature_of
 from whimbrel.wire.protocol_names import NAMES
 from whimbrel.wire.protocol_table import BY_TYPE
 
@@ -97,7 +97,7 @@ def test_a_listener_that_is_not_built_names_what_is_missing(
     assert notes == [{"request": name, "missing": missing}]
 
 
-@pytest.mark.parametrize(("service", "name"), _SERVICES)
+@pytest.mark.parametrize(("service", "name"), _SERVICE_OF.items())
 def test_a_structure_that_is_not_built_is_named(client: Client, service: str, name: str) -> None:
     """Goal: a client that makes or destroys a list, a set, ... learns that there are none."""
     feature = feature_of(name)

@@ -229,7 +229,7 @@ def test_a_member_in_no_cluster_says_so() -> None:
     pump = Pump()
     EngineNode(pump, 1, lite=False)
     fake = fakes(pump)[0]
-    assert not fake.engine.is_joined
+    assert not fake.engine.member.is_joined
     expected = {
         "/": 200, "/health/live": 200, "/health/ready": 503, "/health/serving": 503,
         "/metrics": 200, "/api/v1/cluster": 200,

@@ -369,5 +369,5 @@ def test_a_mark_of_a_partition_that_is_not_there_is_refused() -> None:
         node.room.on_message(net.nodes["a"].id, LossesTold((foreign,)))
     image = msgspec.structs.replace(node.room.table.image([PartitionId(1)]), losses=(foreign,))
     with pytest.raises(ProtocolError, match="not listed"):
-        node.room.table.rows_of(image)
+        node.room.table.take_image(image)
     assert not node.room.table.losses

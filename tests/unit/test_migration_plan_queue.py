@@ -9,7 +9,7 @@ import pytest
 
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.jobs import finish
-from whimbrel.core.migration.plan_queue import PlanQueue, is_refill
+from whimbrel.core.migration.plan_queue import PlanQueue
 from whimbrel.core.model import MigrationKind, Step
 from whimbrel.errors import InvariantViolation
 
@@ -52,7 +52,7 @@ def test_refilling_comes_first_then_the_partition_id() -> None:
     load(plan, {0: [move(A, B)], 1: [copy(B)], 2: [move(A, B)], 3: [copy(C)], 4: [clear(B)]})
     assert plan.take_clear() is not None and plan.take_clear() is None
     assert taken(plan) == [1, 3, 0, 2]
-    assert is_refill(copy(B)) and not is_refill(move(A, B)) and not is_refill(clear(B))
+    assert copy(B).is_refill and not move(A, B).is_refill and not clear(B).is_refill
 
 
 def test_source_and_destination_count_alike() -> None:
@@ -141,7 +141,9 @@ def test_dropping_keeps_the_load() -> None:
     plan = queue(1, {0: A, 1: A})
     load(plan, {0: [copy(B), copy(C)], 1: [copy(B)]})
     assert taken(plan) == [0]
-    assert plan.drop() == 2 and plan.waiting_count == 0 and taken(plan) == []
+    assert plan.waiting_count == 2
+    plan.drop()
+    assert plan.waiting_count == 0 and taken(plan) == []
     load(plan, {1: [copy(B)]})
     assert taken(plan) == []
     plan.release(A, B)

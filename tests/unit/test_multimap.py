@@ -410,7 +410,7 @@ def test_a_damaged_chunk_counts_up_to_the_damage() -> None:
         source.put(data("k"), data(value))
     chunk, entries = service.leftover_chunk(source, source.open_cursor(), 1_000)
     assert entries == 3
-    partition = member.dataplane.partition(PartitionId(0))
+    partition = member.dataplane.partitions[PartitionId(0)]
     for cut, counts in (
         (1, MergeCounts(added=2)),
         (len(chunk) - 4, MergeCounts(same=0)),

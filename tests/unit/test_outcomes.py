@@ -76,7 +76,7 @@ class Scene:
 
     @staticmethod
     def partition(node: Node, pid: int = PID) -> Any:
-        return node.engine.member.dataplane.partition(pid)
+        return node.engine.member.dataplane.partitions[pid]
 
     def put(self, key: str = "k", value: str = "v") -> Scene:
         """Begin the write that is judged."""

@@ -51,7 +51,7 @@ def test_stamp_follows_every_change() -> None:
             seen.add(table.stamp)
     assert len(seen) == 10
     other = PartitionTable(3)
-    for state in other.rows_of(table.image()):
+    for state in other.take_image(table.image()):
         other.set_row(state.partition_id, state.row, state.version)
     assert other.stamp == table.stamp
     assert other.rows == table.rows
@@ -89,7 +89,7 @@ def test_counts_by_member() -> None:
     table.set_row(pid(0), EMPTY_ROW, 4)
     assert table.holders() == [C, D]
     assert table.partitions_of(A) == []
-    assert table.primary(pid(0)) is None
+    assert table.row(pid(0))[0] is None
 
 
 def test_holes_are_counted_as_rows_change() -> None:
@@ -128,8 +128,8 @@ def test_image_of_some_rows_through_msgpack() -> None:
     table = small_table()
     image = table.image([pid(2), pid(0)])
     copy = msgspec.msgpack.decode(msgspec.msgpack.encode(image), type=TableImage)
-    assert list(PartitionTable(3).rows_of(copy)) == [table.state(pid(2)), table.state(pid(0))]
-    assert list(PartitionTable(3).rows_of(table.image([]))) == []
+    assert (PartitionTable(3).take_image(copy)) == [table.state(pid(2)), table.state(pid(0))]
+    assert (PartitionTable(3).take_image(table.image([]))) == []
 
 
 def test_damaged_images_are_refused_whole() -> None:
@@ -155,7 +155,7 @@ def test_damaged_images_are_refused_whole() -> None:
     ]
     for image in broken:
         with pytest.raises(ProtocolError):
-            table.rows_of(image)
+            table.take_image(image)
 
 
 def test_row_helpers() -> None:

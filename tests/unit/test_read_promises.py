@@ -80,7 +80,9 @@ def moved_without_telling(pump: Pump, keeper: Keeper) -> tuple[Node, Node, int]:
 
     def moved() -> list[int]:
         plane = joiner.engine.member.dataplane
-        return [p for p in range(COUNT) if plane.partition(p).is_primary and before[p].id in former]
+        return [
+            p for p in range(COUNT) if plane.partitions[p].is_primary and before[p].id in former
+        ]
 
     pump.run_until(moved, 30)
     return before[moved()[0]], joiner, moved()[0]
@@ -220,4 +222,4 @@ def test_a_read_may_see_a_value_that_no_backup_has(monkeypatch: pytest.MonkeyPat
 
 def owner_of(pump: Pump, pid: int) -> list[MemberId]:
     """Living members that take themselves for the primary."""
-    return [n.id for n in pump.living() if n.engine.member.dataplane.partition(pid).is_primary]
+    return [n.id for n in pump.living() if n.engine.member.dataplane.partitions[pid].is_primary]

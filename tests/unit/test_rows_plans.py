@@ -191,7 +191,7 @@ def test_a_new_master_first_tells_the_table_as_it_found_it() -> None:
     table = net.master.room.table
     for to in "cd":
         assert told[to].whole
-        assert [state.row for state in table.rows_of(told[to].image)] == settled
+        assert [state.row for state in table.take_image(told[to].image)] == settled
 
 
 # -- a plan that fails --------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_a_start_that_fails_at_once_ends_the_plan() -> None:
         step = Step(MigrationKind.COPY, None, member, destination_new=ReplicaIndex(2))
         plan.append((PartitionId(pid), (step,)))
     with net.step(net.master):
-        finish(execution.loading(plan))
+        finish(execution.queue.loading(plan))
         execution.load(plan, process)
         execution.advance()
         assert (process.failed, process.running, execution.is_idle) == (1, 0, True)

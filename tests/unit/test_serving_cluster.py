@@ -69,7 +69,7 @@ def copies(pump: Pump, name: str) -> list[int]:
     for pid in range(COUNT):
         held = 0
         for node in pump.living():
-            fragment = node.engine.member.dataplane.partition(pid).fragments.get(map_of(name))
+            fragment = node.engine.member.dataplane.partitions[pid].fragments.get(map_of(name))
             held += fragment is not None and len(fragment.store) > 0
         counts.append(held)
     return counts
@@ -92,7 +92,7 @@ def telling_trio() -> Pump:
 
 def owner(pump: Pump, pid: int) -> Node:
     return next(
-        node for node in pump.living() if node.engine.member.dataplane.partition(pid).is_primary
+        node for node in pump.living() if node.engine.member.dataplane.partitions[pid].is_primary
     )
 
 

@@ -136,7 +136,7 @@ class Routes:
         """
 
         async def handle(request: Request) -> Response:
-            if not self._node.engine.is_joined and request.url.path not in ANSWERED_ALONE:
+            if not self._node.engine.member.is_joined and request.url.path not in ANSWERED_ALONE:
                 return error(503, "this member has not joined a cluster yet")
             try:
                 return await answer(request)

@@ -52,7 +52,7 @@ class BenchMember:
 
     def has_joined(self) -> bool:
         """Whether it is on the cluster's list."""
-        return self.engine.is_joined
+        return self.engine.member.is_joined
 
 
 class BenchCluster:

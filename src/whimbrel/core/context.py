@@ -79,6 +79,10 @@ class Context:
         """Members that may hold replicas, leaving ones included, in list order."""
         return [member for member in self.members.members if not member.lite]
 
+    def staying(self) -> list[MemberInfo]:
+        """Data members that have not asked to leave, in list order."""
+        return [member for member in self.data_members() if member.id not in self.leaving]
+
     # -- causes (docs/design/0016) --------------------------------------------------------
 
     @property

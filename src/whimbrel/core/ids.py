@@ -67,10 +67,7 @@ def split_namespace(namespace: Namespace) -> tuple[str, str]:
 
 def index_in(row: Row, member: MemberId) -> ReplicaIndex:
     """The replica index of a member in a row, NO_INDEX when it holds none."""
-    for index, holder in enumerate(row):
-        if holder == member:
-            return ReplicaIndex(index)
-    return NO_INDEX
+    return ReplicaIndex(row.index(member)) if member in row else NO_INDEX
 
 
 def hottest_index(row: Row, is_here: Callable[[MemberId], bool] = lambda _member: True) -> int:

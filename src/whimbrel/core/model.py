@@ -132,21 +132,17 @@ class MemberList(msgspec.Struct, frozen=True, dict=True):
 def members_left(old: MemberList, new: MemberList) -> list[MemberId]:
     """Members of the old list that are not in the new one, in the old order.
 
-    A member that was restarted under its former id is another one (M4): it is among those that
-    left, and among those that came, even when no list without it was ever seen here.
+    A member that was restarted under its former id is another one (M4), without its data: it is
+    among those that left, and among those that came, even when no list without it was ever seen
+    here.
     """
-    return [info.id for info in old.members if not _has_incarnation(new, info)]
+    present = {info.id: info.started_us for info in new.members}
+    return [info.id for info in old.members if present.get(info.id) != info.started_us]
 
 
 def members_came(old: MemberList, new: MemberList) -> list[MemberId]:
     """Members of the new list that were not in the old one, in the new order."""
-    return [info.id for info in new.members if not _has_incarnation(old, info)]
-
-
-def _has_incarnation(members: MemberList, info: MemberInfo) -> bool:
-    """Whether the very process is on a list."""
-    found = members.get(info.id)
-    return found is not None and found.started_us == info.started_us
+    return members_left(new, old)
 
 
 NO_NUMBER = -1
@@ -239,6 +235,11 @@ class Step(msgspec.Struct, frozen=True):
         if self.destination is None:
             return 1
         return 1 + (self.source_new > NO_INDEX) + (self.destination_current > NO_INDEX)
+
+    @property
+    def is_refill(self) -> bool:
+        """Whether it fills a hole at nobody's cost: a COPY or a plain SHIFT UP (ADL-67)."""
+        return self.source is None and self.kind in (MigrationKind.COPY, MigrationKind.SHIFT_UP)
 
     def apply(self, row: Row) -> Row:
         """The row after this step: blank both old slots, then set both new ones."""

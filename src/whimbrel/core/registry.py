@@ -116,10 +116,7 @@ class Registry:
 
     def depth(self) -> int:
         """Replicas a row needs: one more than the deepest total backup count, at least two."""
-        deepest = 1
-        for entry in self.structures():
-            deepest = max(deepest, sum(backups_of(entry)))
-        return 1 + deepest
+        return 1 + max([1, *(sum(backups_of(entry)) for entry in self.structures())])
 
     def announcing_count(self) -> int:
         """Announcements that some member has not answered."""

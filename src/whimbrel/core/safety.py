@@ -27,9 +27,6 @@ from whimbrel.core.partition.quotas import replica_quotas
 from whimbrel.core.registry import Registry, backups_of
 from whimbrel.core.replication.dataplane import DataPlane
 
-JOINING = "the member is on no list"
-LEAVING = "the member is leaving"
-
 
 class MasterWord(msgspec.Struct, frozen=True):
     """What the master says of the whole cluster; part of its ``master`` document."""
@@ -203,18 +200,21 @@ class Safety:
         stamp, unsettled = str(self._migrations.table.stamp), self._plane.unsettled()
         return msgspec.structs.replace(word, stamp=stamp, unsettled=unsettled)
 
+    def not_serving_because(self) -> str:
+        """Why clients are not served here, or not for long; empty when they are."""
+        if not self._membership.is_joined:
+            return "the member is on no list"
+        return "the member is leaving" if self._membership.leave.is_wanted else ""
+
     def unready_because(self) -> str:
         """Why not every replica that we should hold is there and in step; empty when all are.
 
         Asks nobody: a probe must answer although the master is silent.
         """
         table, mine = self._migrations.table, self._ctx.id
-        if not self._membership.is_joined:
-            return JOINING
-        if self._membership.leave.is_wanted:
-            return LEAVING
-        if self._ctx.me.lite:
-            return ""
+        away = self.not_serving_because()
+        if away or self._ctx.me.lite:
+            return away
         if not table.initialised:
             return "the partitions are not assigned yet"
         held, share = table.replica_count(mine), self._share()
@@ -251,7 +251,7 @@ class Safety:
 
     def depth(self) -> int:
         """Replicas per row that are wanted and possible; a kept seat counts as possible."""
-        groups = self._groups([*self._staying(), *self._away()])
+        groups = self._groups([*self._ctx.staying(), *self._away()])
         return min(self._migrations.loop.replica_depth, len(groups), REPLICA_SLOTS)
 
     def missing_replicas(self) -> int:
@@ -267,7 +267,7 @@ class Safety:
 
     def degraded_because(self) -> str:
         """Why acknowledged writes have fewer copies than asked for; empty when they need not."""
-        staying, asked = self._staying(), max(self._backups_asked())
+        staying, asked = self._ctx.staying(), max(self._backups_asked())
         places = len(self._groups(staying))
         if not places or places > asked:
             return ""
@@ -298,10 +298,6 @@ class Safety:
         found = [backups_of(entry)[0] for entry in self._registry.structures()]
         return list(dict.fromkeys(found)) or [self._ctx.settings.default_backup_count]
 
-    def _staying(self) -> list[MemberInfo]:
-        ctx = self._ctx
-        return [info for info in ctx.data_members() if info.id not in ctx.leaving]
-
     def _away(self) -> list[MemberInfo]:
         """Members that are not here and whose seats are kept."""
         members, table = self._ctx.members, self._migrations.table
@@ -330,7 +326,7 @@ class Safety:
 
     def _share(self) -> int:
         """Replicas that an even spread gives us at least."""
-        groups = self._groups([*self._staying(), *self._away()])
+        groups = self._groups([*self._ctx.staying(), *self._away()])
         table = self._migrations.table
         members = [member for group in groups for member in group]
         group_of = [number for number, group in enumerate(groups) for _ in group]

@@ -71,25 +71,24 @@ ABSENT: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 """What is missing, and the requests (``Service.method``) or whole services that need it."""
 
-_SERVICES = (
-    ("replicatedMapService", "ReplicatedMap"),
-    ("listService", "List"),
-    ("setService", "Set"),
-    ("topicService", "Topic"),
-    ("reliableTopicService", "Ringbuffer"),
-    ("ringbufferService", "Ringbuffer"),
-    ("PNCounterService", "PNCounter"),
-    ("cardinalityEstimatorService", "CardinalityEstimator"),
-    ("executorService", "ExecutorService"),
-    ("durableExecutorService", "DurableExecutor"),
-    ("scheduledExecutorService", "ScheduledExecutor"),
-    ("cacheService", "Cache"),
-    ("vector", "VectorCollection"),
-)
+_SERVICE_OF = {
+    "replicatedMapService": "ReplicatedMap",
+    "listService": "List",
+    "setService": "Set",
+    "topicService": "Topic",
+    "reliableTopicService": "Ringbuffer",
+    "ringbufferService": "Ringbuffer",
+    "PNCounterService": "PNCounter",
+    "cardinalityEstimatorService": "CardinalityEstimator",
+    "executorService": "ExecutorService",
+    "durableExecutorService": "DurableExecutor",
+    "scheduledExecutorService": "ScheduledExecutor",
+    "cacheService": "Cache",
+    "vector": "VectorCollection",
+}
 """How proxies name a service, after the last colon, and how messages do."""
 
 _FEATURE_OF = {word: feature for feature, words in ABSENT for word in words.split()}
-_SERVICE_OF = dict(_SERVICES)
 
 
 def feature_of(request: str) -> str:

@@ -15,7 +15,6 @@ from whimbrel.core.member import Member
 from whimbrel.core.model import NO_NUMBER, ClusterState
 from whimbrel.core.registry import backups_of
 from whimbrel.core.replication.fragments import PartitionReplica
-from whimbrel.core.safety import JOINING, LEAVING
 from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.errors import UsageError
 from whimbrel.serving import losses
@@ -124,13 +123,11 @@ class Documents:
             for row, version in zip(table.rows, table.versions, strict=True)
         ]
         # Text, because readers of JSON in other languages round 64-bit numbers.
-        stamp = str(table.stamp)
-        migrations = self._member.migrations
         return {
             "count": table.partition_count,
             "cluster_version": self._member.ctx.members.cluster_version,
-            "version": migrations.table_version,
-            "stamp": stamp,
+            "version": self._member.migrations.table_version,
+            "stamp": str(table.stamp),
             "rows": rows,
         }
 
@@ -155,11 +152,7 @@ class Documents:
         It answers them as long as it is on a list, whatever its copies and the cluster state are.
         One that leaves answers still, and wants no new ones.
         """
-        reason = ""
-        if not self._member.is_joined:
-            reason = JOINING
-        elif self._member.membership.leave.is_wanted:
-            reason = LEAVING
+        reason = self._member.safety.not_serving_because()
         return {"serving": not reason, "reason": reason}
 
     def master(self, _: bytes = b"") -> object:
@@ -189,18 +182,15 @@ class Documents:
 
     def structures(self, _: bytes = b"") -> object:
         """The live structures with their synchronous and asynchronous backups, by kind and name."""
-        found: list[dict[str, object]] = []
-        for entry in self._member.registry.structures():
-            sync, asynchronous = backups_of(entry)
-            found.append(
-                {
-                    "name": entry.key,
-                    "kind": entry.kind,
-                    "backups": sync + asynchronous,
-                    "async_backups": asynchronous,
-                }
-            )
-        return found
+        return [
+            {
+                "name": entry.key,
+                "kind": entry.kind,
+                "backups": sum(backups_of(entry)),
+                "async_backups": backups_of(entry)[1],
+            }
+            for entry in self._member.registry.structures()
+        ]
 
     def sizes(self, arguments: bytes) -> object:
         """Entries and bytes of structures in the partitions of which we are the primary.
@@ -283,9 +273,9 @@ class Documents:
         ctx, member = self._member.ctx, MemberId(decoded(arguments, MemberOrder).member)
         since_us = ctx.now_us - LEAVE_ORDER_US
         going = {one: us for one, us in self._ordered_us.items() if us > since_us}
-        data = [info.id for info in ctx.data_members()]
-        staying = [one for one in data if one not in ctx.leaving and one not in going]
-        is_last = member in data and all(one == member for one in staying)
+        staying = [info.id for info in ctx.staying() if info.id not in going]
+        is_data = any(info.id == member for info in ctx.data_members())
+        is_last = is_data and all(one == member for one in staying)
         if not is_last:
             going[member] = ctx.now_us
         self._ordered_us = going

@@ -281,11 +281,10 @@ class Engine:
             case MembersChanged():
                 server.views.members_changed()
                 server.greet_newcomers()
-            case ArmTimer() | Note() | LinkWanted() | LinkUnwanted():
+            case ArmTimer() | Note() | LinkWanted() | LinkUnwanted() | Joined() | Expelled():
                 server.outputs.append(effect)
-            case Joined() | Expelled() | Stopped():
-                if isinstance(effect, Stopped):
-                    self._report_unmerged(effect)
+            case Stopped():
+                self._report_unmerged(effect)
                 server.outputs.append(effect)
             case _:
                 raise TypeError(f"no output for a {type(effect).__name__}")
@@ -302,11 +301,6 @@ class Engine:
         """Go on with requests that were put off by the limit of reply bytes per turn."""
         self.member.begin(now_us, wall_ms)
         self.server.intake.resume_input()
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether this member is on the cluster's list and serves clients."""
-        return self.member.is_joined
 
     def metrics(self) -> dict[str, float]:
         """Counters and gauges by name, for ``/metrics``."""

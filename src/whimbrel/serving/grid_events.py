@@ -59,15 +59,11 @@ class GridEvents:
         self._losses_heard: dict[PartitionId, int] = {}
         """Version of the newest loss of each partition that those who listen here were told."""
 
-    @property
-    def _shell_listens(self) -> bool:
-        return self._listeners.shell_listens
-
     # -- in -------------------------------------------------------------------------------
 
     def take(self, event: GridEvent) -> None:
         """An event of this master; told at the end of the turn."""
-        if not (self._shell_listens or self._listeners.is_wanted(GRID)):
+        if not (self._listeners.shell_listens or self._listeners.is_wanted(GRID)):
             return
         if len(self.fresh) >= EVENTS_PER_TURN_MAX:
             self._hub.tally("grid_events_dropped")
@@ -76,7 +72,7 @@ class GridEvents:
 
     def lists_changed(self, old: MemberList, new: MemberList) -> None:
         """Another member list: every member tells its own program what that means."""
-        if not self._shell_listens or not old.members:
+        if not self._listeners.shell_listens or not old.members:
             return
         told = self.for_shell
         gone, came = members_left(old, new), members_came(old, new)
@@ -117,7 +113,7 @@ class GridEvents:
     def _tell(self, events: Sequence[GridEvent], *, is_here: bool) -> None:
         """Our clients' listeners, and the program around us; no loss a second time."""
         events = [event for event in events if not self._is_heard(event)]
-        if self._shell_listens:
+        if self._listeners.shell_listens:
             self.for_shell.extend(events)
         for event in events if self._listeners.named(GRID) else ():
             self._listeners.deliver(GRID, event, is_here=is_here)

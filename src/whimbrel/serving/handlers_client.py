@@ -284,12 +284,10 @@ class ClientHandlers:
 
     def drain_announcements(self) -> None:
         """Answer those whose facts every member has by now."""
-        completed = self._registry.completed
-        if completed:
-            self._registry.completed = []
-            for token in completed:
-                if isinstance(token, _Announced):
-                    self._server.deliver(token.connection, token.response())
+        completed, self._registry.completed = self._registry.completed, []
+        for token in completed:
+            if isinstance(token, _Announced):
+                self._server.deliver(token.connection, token.response())
 
 
 @dataclass(slots=True, eq=False)

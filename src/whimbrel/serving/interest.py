@@ -71,7 +71,7 @@ def pack_marks(marks: Iterable[bytes]) -> bytes:
     return _COUNT.pack(len(joined) // MARK_BYTES) + joined
 
 
-def unpack_marks(notice: bytes) -> tuple[dict[bytes, None], bytes]:
+def unpack_marks(notice: bytes) -> tuple[Container[bytes], bytes]:
     """The marks that a notice begins with, and the rest of it.
 
     Raises:
@@ -81,6 +81,8 @@ def unpack_marks(notice: bytes) -> tuple[dict[bytes, None], bytes]:
     end = _COUNT.size + count * MARK_BYTES
     if len(notice) < end:
         raise ProtocolError(f"not an event: {len(notice)} bytes, and {count} marks before it")
+    if count == 1:  # of nearly every event
+        return (notice[_COUNT.size : end],), notice[end:]
     marks = {notice[at : at + MARK_BYTES]: None for at in range(_COUNT.size, end, MARK_BYTES)}
     return marks, notice[end:]
 

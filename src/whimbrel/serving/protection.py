@@ -169,13 +169,8 @@ def _rules(kind: StructureKind, settings: CoreSettings) -> list[Rule]:
     default = entries.pop(DEFAULT_PATTERN, ProtectedSettings(DEFAULT_PATTERN))
     size, key = settings.split_brain_minimum_size, "split_brain_protection.minimum_size"
     shared = _rule(kind.name, default, size, key, settings.split_brain_protects)
-    return [
-        shared,
-        *(
-            _rule(kind.name, entry, shared.minimum_size, shared.key, shared.protects)
-            for entry in entries.values()
-        ),
-    ]
+    size, key, protects = shared.minimum_size, shared.key, shared.protects
+    return [shared, *(_rule(kind.name, one, size, key, protects) for one in entries.values())]
 
 
 def _rule(kind: str, entry: ProtectedSettings, size: int, key: str, protects: str) -> Rule:

@@ -341,7 +341,7 @@ class Server(Hub):
             service.sweep(self.ctx.wall_ms, SWEEP_PER_TICK)
 
     def _can_go_on(self, partition_id: PartitionId) -> bool:
-        partition = self.dataplane.partition(partition_id)
+        partition = self._partitions[partition_id]
         if partition.is_primary:
             return not partition.migrating
         return self.primary_to_ask(partition_id) is not None

@@ -25,7 +25,7 @@ from whimbrel.core.model import (
     Numbering,
     NumberProposal,
 )
-from whimbrel.core.registry import SCHEMA_KIND, VALUE_BYTES_MAX
+from whimbrel.core.registry import SCHEMA_KIND, VALUE_BYTES_MAX, backups_of
 from whimbrel.errors import ProtocolError
 from whimbrel.serialization.uuids import uuid_bytes
 
@@ -36,7 +36,6 @@ CLOCK_MAX = 2**62
 KEY_LENGTH_MAX = 1_000
 """Longest key of a registry entry, in characters."""
 
-_decode_backups = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _decode_schema = msgspec.msgpack.Decoder(tuple[str, list[tuple[str, int]]]).decode
 
 
@@ -172,7 +171,7 @@ def _check_entries(message: m.RegistryTold, kinds: Collection[str]) -> None:
             if entry.kind == SCHEMA_KIND:
                 _decode_schema(entry.value)
             elif entry.kind in kinds:
-                counts = _decode_backups(entry.value)
+                counts = backups_of(entry)
                 good = min(counts) >= 0 and sum(counts) <= BACKUP_COUNT_MAX
                 _demand(good, f"a {entry.kind} with {counts} backups", "registry_entry")
             else:

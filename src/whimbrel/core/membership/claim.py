@@ -51,6 +51,7 @@ class Claim:
             pending_joiners: Joiners that may be on a list we do not have.
         """
         self._membership = membership
+        self._ctx = membership.ctx
         self._pending_joiners = pending_joiners
         self._attempt = _Attempt(0, "", MemberList(0, ()))
         self._linked: dict[MemberId, None] = {}
@@ -62,7 +63,7 @@ class Claim:
 
     def pursue(self) -> None:
         """All older members are suspected: claim, and finish when everybody asked agrees."""
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         if not membership.is_claiming:
             membership.is_claiming = True
             membership.accepted = None
@@ -73,7 +74,7 @@ class Claim:
 
     def abandon(self) -> None:
         """An older member is heard again. Our heartbeats tell those who agreed."""
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         if not membership.is_claiming:
             return
         membership.is_claiming = False
@@ -88,10 +89,10 @@ class Claim:
         answers with a refusal lives and trusts an older one; it is asked on, because either
         its mind or our place in the older one's list will change.
         """
-        membership, settings = self._membership, self._membership.ctx.settings
+        membership, settings = self._membership, self._ctx.settings
         if not membership.is_claiming:
             return
-        membership.ctx.resume(self._attempt.cause)
+        self._ctx.resume(self._attempt.cause)
         self._attempt.rounds += 1
         if self._attempt.rounds * settings.call_timeout_us >= settings.claim_timeout_us:
             for info in (*self._electorate(), *self._outsiders()):
@@ -105,7 +106,7 @@ class Claim:
         Returns:
             False when the answer shows a newer list without us: we were removed.
         """
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         if not membership.is_claiming or answer.call != self._attempt.call:
             return True
         if answer.list.version > self._attempt.newest.version:
@@ -132,13 +133,13 @@ class Claim:
 
     def on_link_failed(self, member: MemberId) -> None:
         """Somebody who is not on our list, and whom we asked, cannot be reached."""
-        if self._membership.is_claiming and not self._membership.ctx.is_member(member):
+        if self._membership.is_claiming and not self._ctx.is_member(member):
             self._attempt.dropped[member] = None
 
     def _electorate(self) -> list[MemberInfo]:
         """Younger members of the newest list that we neither suspect nor dropped, oldest first."""
         ids = self._attempt.newest.ids()
-        younger = self._attempt.newest.members[ids.index(self._membership.ctx.id) + 1 :]
+        younger = self._attempt.newest.members[ids.index(self._ctx.id) + 1 :]
         return [
             info
             for info in younger
@@ -166,19 +167,19 @@ class Claim:
         self._linked = {}
 
     def _ask(self) -> None:
-        ctx = self._membership.ctx
+        request = ClaimRequested(self._ctx.members.version, self._attempt.call)
         for info in (*self._electorate(), *self._outsiders()):
-            is_listed = ctx.is_member(info.id)
+            is_listed = self._ctx.is_member(info.id)
             # Our heartbeats do not go to members that only an answer told us of.
             if not self._has_agreed(info) or not is_listed:
                 self._membership.want_link(info)
                 if not is_listed:
                     self._linked[info.id] = None
-                ctx.send(info.id, ClaimRequested(ctx.members.version, self._attempt.call))
-        ctx.arm(CLAIM_TIMER, ctx.settings.call_timeout_us)
+                self._ctx.send(info.id, request)
+        self._ctx.arm(CLAIM_TIMER, self._ctx.settings.call_timeout_us)
 
     def _maybe_conclude(self) -> None:
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         electorate = self._electorate()
         if self._outsiders() or not all(map(self._has_agreed, electorate)):
             return
@@ -222,7 +223,7 @@ class Claim:
         if accepted is not None and self._membership.detector.is_suspected(accepted):
             self._membership.accepted = None
         for claimant, call in list(self._refused.items()):
-            if not self._membership.ctx.is_member(claimant):
+            if not self._ctx.is_member(claimant):
                 del self._refused[claimant]
             elif self.may_follow(claimant):
                 self._accept(claimant, call)
@@ -245,20 +246,18 @@ class Claim:
         if (
             membership.phase is not MemberPhase.MEMBER
             or membership.is_claiming
-            or not membership.ctx.is_member(claimant)
+            or not self._ctx.is_member(claimant)
+            or membership.detector.is_suspected(claimant)
         ):
             return False
-        if membership.detector.is_suspected(claimant):
-            return False
         older = membership.older_than(claimant)
-        return membership.ctx.id not in older and all(map(membership.detector.is_suspected, older))
+        return self._ctx.id not in older and all(map(membership.detector.is_suspected, older))
 
     def _accept(self, claimant: MemberId, call: int) -> None:
         self._refused.pop(claimant, None)
-        if claimant != self._membership.ctx.master:
+        if claimant != self._ctx.master:
             self._membership.accepted = claimant
         self._answer(claimant, call, accepted=True)
 
     def _answer(self, claimant: MemberId, call: int, accepted: bool) -> None:
-        ctx = self._membership.ctx
-        ctx.send(claimant, ClaimAnswered(accepted, ctx.members, call))
+        self._ctx.send(claimant, ClaimAnswered(accepted, self._ctx.members, call))

@@ -110,6 +110,7 @@ class ClusterStates:
             table: The migration room.
         """
         self._membership = membership
+        self._ctx = membership.ctx
         self.table = table
         self._lock = ""
         """The transaction that holds our lock, empty when none does."""
@@ -128,31 +129,22 @@ class ClusterStates:
             state: The wished cluster state, None to leave it as it is (GCM-11).
             version: The wished cluster version, None to leave it as it is (PIM-44).
         """
-        membership, ctx = self._membership, self._membership.ctx
+        ctx, members = self._ctx, self._ctx.members
         known = self._results.get(name)
         if known is not None:
             return known
         if self._transaction is not None and self._transaction.name == name:
             return UNDER_WAY
-        if membership.phase is not MemberPhase.MEMBER or not ctx.is_master:
+        if self._membership.phase is not MemberPhase.MEMBER or not ctx.is_master:
             return _passing("this member is not the master; ask again")
         if self._transaction is not None or self._is_locked():
             return self._remember(name, _refused("another change of the cluster is under way"))
-        members = ctx.members
         problem = _objection_to_version(members.cluster_version, version)
         if problem:
             return self._remember(name, _refused(problem))
-        transaction = Transaction(
-            name,
-            state or members.state,
-            version or members.cluster_version,
-            dict.fromkeys(ctx.others()),
-            ctx.cause,
-        )
-        is_same = (transaction.state, transaction.cluster_version) == (
-            members.state,
-            members.cluster_version,
-        )
+        wanted = (state or members.state, version or members.cluster_version)
+        is_same = wanted == (members.state, members.cluster_version)
+        transaction = Transaction(name, *wanted, dict.fromkeys(ctx.others()), ctx.cause)
         pending = "" if is_same else self.table.pending_work()
         if pending:
             return self._remember(name, _refused(pending))
@@ -175,27 +167,26 @@ class ClusterStates:
 
     def _begin(self, transaction: Transaction) -> None:
         """Phase one: stand still, and ask everybody to stand still on the same list and table."""
-        ctx = self._membership.ctx
-        transaction.list_version = ctx.members.version
+        transaction.list_version = self._ctx.members.version
         transaction.mark = self.table.table_mark()
-        transaction.until_us = ctx.now_us + ctx.settings.state_lock_lease_us
-        ctx.note(
+        transaction.until_us = self._ctx.now_us + self._ctx.settings.state_lock_lease_us
+        self._ctx.note(
             "state_change_begun",
             state=transaction.state.value,
             cluster_version=transaction.cluster_version,
         )
-        self._take_lock(transaction.name, ctx.settings.state_lock_lease_us)
+        self._take_lock(transaction.name, self._ctx.settings.state_lock_lease_us)
         self._ask(transaction)
         self._proceed()
 
     def _ask(self, transaction: Transaction) -> None:
         for member in transaction.waiting:
             self._ask_one(transaction, member)
-        self._membership.ctx.arm(CHANGE_TIMER, self._membership.ctx.settings.call_timeout_us)
+        self._ctx.arm(CHANGE_TIMER, self._ctx.settings.call_timeout_us)
 
     def _ask_one(self, transaction: Transaction, member: MemberId) -> None:
         """Send the question of the present stage to one member."""
-        ctx, name = self._membership.ctx, transaction.name
+        ctx, name = self._ctx, transaction.name
         ctx.resume(transaction.cause)
         if transaction.stage is Stage.LOCKING:
             lease_us = ctx.settings.state_lock_lease_us
@@ -214,7 +205,7 @@ class ClusterStates:
         if transaction is None or sender not in transaction.waiting:
             return
         if answer.reason:
-            info = self._membership.ctx.members.get(sender)
+            info = self._ctx.members.get(sender)
             place = sender if info is None else info.address
             result = StateChangeResult(
                 refusal=f"member {place}: {answer.reason}", is_passing=answer.is_passing
@@ -256,9 +247,8 @@ class ClusterStates:
 
     def _commit(self, transaction: Transaction) -> None:
         """Phase two: everything checked once more under all the locks, the next list commits."""
-        ctx = self._membership.ctx
-        members = ctx.members
-        if ctx.now_us >= transaction.until_us:
+        members = self._ctx.members
+        if self._ctx.now_us >= transaction.until_us:
             self._roll_back(transaction, _refused("the members' locks have run out; try again"))
             return
         problem = self.table.pending_work()
@@ -270,7 +260,7 @@ class ClusterStates:
             return
         state = transaction.state
         if state.join_allowed and not members.state.join_allowed:
-            ours = [(pid, ctx.id) for pid in self.table.seats_without_data()]
+            ours = [(pid, self._ctx.id) for pid in self.table.seats_without_data()]
             self.table.note_without_data([*ours, *transaction.without_data])
         transaction.stage = Stage.COMMITTING
         self._membership.install(
@@ -287,8 +277,8 @@ class ClusterStates:
     def _confirm(self, transaction: Transaction) -> None:
         """Wait until every member has the list; those that leave are not waited for."""
         transaction.stage = Stage.CONFIRMING
-        transaction.list_version = self._membership.ctx.members.version
-        transaction.waiting = dict.fromkeys(self._membership.ctx.others())
+        transaction.list_version = self._ctx.members.version
+        transaction.waiting = dict.fromkeys(self._ctx.others())
         self._ask(transaction)
         self._proceed()
 
@@ -302,7 +292,7 @@ class ClusterStates:
         transaction.stage = Stage.UNLOCKING
         transaction.refusal = result
         transaction.rounds = 0
-        transaction.waiting = dict.fromkeys(self._membership.ctx.others())
+        transaction.waiting = dict.fromkeys(self._ctx.others())
         self._ask(transaction)
         for member in silent:
             transaction.waiting.pop(member, None)
@@ -310,22 +300,21 @@ class ClusterStates:
         self._proceed()
 
     def _end(self, transaction: Transaction, result: StateChangeResult) -> None:
-        ctx = self._membership.ctx
         self._transaction = None
-        ctx.disarm(CHANGE_TIMER)
+        self._ctx.disarm(CHANGE_TIMER)
         self._remember(transaction.name, result)
         if result.refusal:
-            cause = ctx.cause  # maybe that of a list which ends the change
-            ctx.resume(transaction.cause)
-            ctx.note("state_change_refused", "warning", reason=result.refusal)
-            ctx.resume(cause)
+            cause = self._ctx.cause  # maybe that of a list which ends the change
+            self._ctx.resume(transaction.cause)
+            self._ctx.note("state_change_refused", "warning", reason=result.refusal)
+            self._ctx.resume(cause)
 
     def on_change_timer(self) -> None:
         """Answers are missing: ask again, or give up what must not wait for ever."""
         transaction = self._transaction
         if transaction is None:
             return
-        self._membership.ctx.resume(transaction.cause)
+        self._ctx.resume(transaction.cause)
         transaction.rounds += 1
         if transaction.stage is Stage.LOCKING and transaction.rounds >= LOCK_CALLS_MAX:
             silent = tuple(transaction.waiting)
@@ -355,16 +344,15 @@ class ClusterStates:
             if self._lock != name:
                 self._take_lock(name, request.lease_us)
             answer = m.StateLockAnswered(name, "", self.table.seats_without_data())
-        self._membership.ctx.send(sender, answer)
+        self._ctx.send(sender, answer)
 
     def _objection(self, sender: MemberId, request: m.StateLockRequested) -> StateChangeResult:
         """Why we do not stand still, if we do not; the same lock again is fine."""
-        ctx = self._membership.ctx
         if sender != self._membership.taken_master:
             return _passing("it takes another member for the master")
         if self._is_locked() and self._lock != request.transaction:
             return _refused("another change of the cluster is under way there")
-        if request.list_version != ctx.members.version:
+        if request.list_version != self._ctx.members.version:
             return _passing("its member list is another one; try again")
         problem = self.table.local_work()
         if problem:
@@ -377,17 +365,17 @@ class ClusterStates:
         """Give back the lock of this transaction; another one's stays."""
         if request.transaction == self._lock:
             self._release()
-        self._membership.ctx.send(sender, m.StateUnlockAnswered(request.transaction))
+        self._ctx.send(sender, m.StateUnlockAnswered(request.transaction))
 
     def on_confirm_requested(self, sender: MemberId, request: m.StateConfirmRequested) -> None:
         """Say that we have the list; without it there is no answer, and it comes again."""
-        if self._membership.ctx.members.version >= request.list_version:
-            self._membership.ctx.send(sender, m.StateConfirmAnswered(request.transaction))
+        if self._ctx.members.version >= request.list_version:
+            self._ctx.send(sender, m.StateConfirmAnswered(request.transaction))
 
     def on_lock_timer(self) -> None:
         """The lease is over: whoever locked us is not heard any more."""
         transaction = self._transaction
-        self._membership.ctx.note("state_lock_expired", "warning", transaction=self._lock)
+        self._ctx.note("state_lock_expired", "warning", transaction=self._lock)
         self._release()
         if transaction is not None and transaction.stage is Stage.LOCKING:
             self._roll_back(transaction, _refused("the members' locks have run out; try again"))
@@ -395,13 +383,12 @@ class ClusterStates:
     # -- the lock -------------------------------------------------------------------------
 
     def _is_locked(self) -> bool:
-        return self._membership.ctx.now_us < self._membership.ctx.transition_until_us
+        return self._ctx.now_us < self._ctx.transition_until_us
 
     def _take_lock(self, name: str, lease_us: int) -> None:
-        ctx = self._membership.ctx
         self._lock = name
-        ctx.transition_until_us = ctx.now_us + lease_us
-        ctx.arm(LOCK_TIMER, lease_us)
+        self._ctx.transition_until_us = self._ctx.now_us + lease_us
+        self._ctx.arm(LOCK_TIMER, lease_us)
 
     def _release(self) -> None:
         self._forget_lock()
@@ -409,8 +396,8 @@ class ClusterStates:
 
     def _forget_lock(self) -> None:
         self._lock = ""
-        self._membership.ctx.transition_until_us = 0
-        self._membership.ctx.disarm(LOCK_TIMER)
+        self._ctx.transition_until_us = 0
+        self._ctx.disarm(LOCK_TIMER)
 
     def before_list(self, new: MemberList) -> None:
         """A list is about to be installed: a lock is for one list, so it ends here.
@@ -426,14 +413,14 @@ class ClusterStates:
             self._end(transaction, _passing("the member list has changed meanwhile; try again"))
         elif transaction.stage is Stage.UNLOCKING:
             self._end(transaction, transaction.refusal)
-        elif new.master != self._membership.ctx.id:
+        elif new.master != self._ctx.id:
             self._end(transaction, _passing("the master has changed; ask again"))
 
     def after_list(self) -> None:
         """A list is installed: who has left it is not waited for."""
         transaction = self._transaction
         if transaction is not None and transaction.stage is Stage.CONFIRMING:
-            is_member = self._membership.ctx.is_member
+            is_member = self._ctx.is_member
             waiting = [member for member in transaction.waiting if is_member(member)]
             transaction.waiting = dict.fromkeys(waiting)
             self._proceed()

@@ -31,6 +31,7 @@ class Demotions:
             roles: Sends the answers.
         """
         self._membership = membership
+        self._ctx = membership.ctx
         self._roles = roles
         self._wanted: dict[MemberId, RoleChangeRequested] = {}
         roles.demote = self.on_request
@@ -41,7 +42,7 @@ class Demotions:
 
         A repeated request is also how the migration room is asked again.
         """
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         member = request.member
         info = ctx.members.get(member)
         if info is None or info.lite:
@@ -68,7 +69,7 @@ class Demotions:
         request = self._wanted.get(member)
         if request is None:
             return False
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         if not membership.rules_over(member):
             return True
         self._forget(member)
@@ -83,8 +84,8 @@ class Demotions:
         if request is not None:
             self._forget(member)
             self._refuse(request, "the member is leaving")
-        if member not in self._membership.ctx.leaving:
-            self.before_list(self._membership.ctx.members.members, without=member)
+        if member not in self._ctx.leaving:
+            self.before_list(self._ctx.members.members, without=member)
 
     def before_list(self, members: Iterable[MemberInfo], without: MemberId | None = None) -> None:
         """A new list is about to come: call the demotions off when nobody else holds data."""
@@ -104,18 +105,16 @@ class Demotions:
 
     def _staying(self, members: Iterable[MemberInfo], without: MemberId | None) -> bool:
         """Whether some data member neither leaves nor is demoted."""
-        leaving = self._membership.ctx.leaving
+        leaving = self._ctx.leaving
         return any(
             not info.lite and info.id not in leaving and info.id != without for info in members
         )
 
     def _forget(self, member: MemberId) -> None:
-        ctx = self._membership.ctx
         del self._wanted[member]
-        ctx.leaving = tuple(item for item in ctx.leaving if item != member)
+        self._ctx.leaving = tuple(item for item in self._ctx.leaving if item != member)
 
     def _refuse(self, request: RoleChangeRequested, reason: str) -> None:
-        ctx = self._membership.ctx
-        if ctx.is_member(request.member):
+        if self._ctx.is_member(request.member):
             answer = refused(request, IllegalStateError(f"it cannot become lite: {reason}"))
             self._roles.answer(request.member, answer)

@@ -17,6 +17,7 @@ from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.membership_state import MembershipState
 from whimbrel.core.messages import (
     ClaimRequested,
+    Heartbeat,
     JoinRefused,
     JoinRequested,
     ProbeAnswered,
@@ -65,6 +66,7 @@ class Discovery:
     def __init__(self, membership: MembershipState) -> None:
         """Begin with ``start``."""
         self._membership = membership
+        self._ctx = membership.ctx
         self._sights: dict[Address, Sight] = {}
         """Every address we probe, in probing order, with this round's finding."""
         self._named: dict[MemberId, tuple[bool, MemberInfo]] = {}
@@ -97,11 +99,10 @@ class Discovery:
             heard: Those that the incarnation before us gave way to; whoever is there is asked
                 like the others, and waited for until it is silent for the heartbeat time-out.
         """
-        ctx = self._membership.ctx
-        self._cause = ctx.cause
+        self._cause = self._ctx.cause
         places = dict.fromkeys((*addresses, *heard))
-        self._sights = {item: Sight.SILENT for item in places if item != ctx.me.address}
-        self._heard_from = {item: ctx.now_us for item in heard if item not in addresses}
+        self._sights = {item: Sight.SILENT for item in places if item != self._ctx.me.address}
+        self._heard_from = {item: self._ctx.now_us for item in heard if item not in addresses}
         if self._sights:
             self._probe()
         else:
@@ -109,8 +110,8 @@ class Discovery:
 
     def on_timer(self) -> None:
         """See whether a round has ended, probe again; give up after the join time-out."""
-        settings = self._membership.ctx.settings
-        self._membership.ctx.resume(self._cause)
+        settings = self._ctx.settings
+        self._ctx.resume(self._cause)
         self._choose_target()
         self._maybe_end_round()
         if self._clear_rounds >= ROUNDS_TO_FOUND:
@@ -123,22 +124,20 @@ class Discovery:
 
     def _say_who_is_awaited(self) -> None:
         """Once in a heartbeat time-out: a process that is stopped accepts, and says nothing."""
-        ctx = self._membership.ctx
-        settings = ctx.settings
+        settings = self._ctx.settings
         period = max(1, settings.heartbeat_timeout_us // settings.discovery_interval_us)
         awaited = [f"{at} ({one.value})" for at, one in self._sights.items() if one not in CLEAR]
         if awaited and not self._probes % period:
             seconds = self._probes * settings.discovery_interval_us // 1_000_000
-            ctx.note("still_seeking", "warning", awaited=", ".join(awaited), seconds=seconds)
+            self._ctx.note("still_seeking", "warning", awaited=", ".join(awaited), seconds=seconds)
 
     def _is_given_up(self, address: Address) -> bool:
         """Whether only the incarnation before us had heard that address, and it fell silent.
 
         It is not what we were told to wait for: where nobody is left we go on by our own list.
         """
-        ctx = self._membership.ctx
-        last_us = self._heard_from.get(address)
-        return last_us is not None and ctx.now_us - last_us > ctx.settings.heartbeat_timeout_us
+        last_us = self._heard_from.get(address, self._ctx.now_us)
+        return self._ctx.now_us - last_us > self._ctx.settings.heartbeat_timeout_us
 
     def _maybe_end_round(self) -> None:
         if self._target is not None or Sight.LOWER in self._sights.values():
@@ -150,7 +149,7 @@ class Discovery:
         self._sights = dict.fromkeys(self._sights, Sight.SILENT)
 
     def _probe(self) -> None:
-        ctx = self._membership.ctx
+        ctx = self._ctx
         self._named = {}
         self._probes += 1
         for address in self._sights:
@@ -159,7 +158,7 @@ class Discovery:
         ctx.arm(DISCOVERY_TIMER, ctx.settings.discovery_interval_us)
 
     def _found(self) -> None:
-        ctx = self._membership.ctx
+        ctx = self._ctx
         ctx.note("cluster_founded", name=ctx.settings.cluster_name)
         founded = MemberList(
             1,
@@ -171,7 +170,7 @@ class Discovery:
         self._membership.install(founded)
 
     def _failure(self) -> str:
-        seconds = self._membership.ctx.settings.join_timeout_us / 1_000_000
+        seconds = self._ctx.settings.join_timeout_us / 1_000_000
         if self._target is not None:
             why = f" ({self._refusal})" if self._refusal else ""
             return (
@@ -184,31 +183,29 @@ class Discovery:
 
     def on_probe(self, probe: ProbeRequested) -> None:
         """Somebody probes us while we seek; if it is not us, it is worth a look as well."""
-        ctx = self._membership.ctx
-        if probe.sender.id == ctx.id:
+        if probe.sender.id == self._ctx.id:
             # The dialled address is another name of our own.
             if probe.asked is not None:
                 self._sights.pop(probe.asked, None)
             return
-        if probe.cluster_name != ctx.settings.cluster_name:
+        if probe.cluster_name != self._ctx.settings.cluster_name:
             return
         address = probe.sender.address
         if address not in self._sights:
-            if self._heard_count >= HEARD_ADDRESSES_MAX or address == ctx.me.address:
+            if self._heard_count >= HEARD_ADDRESSES_MAX or address == self._ctx.me.address:
                 return
             self._heard_count += 1
         self._see_seeker(address, probe.sender, has_answered=False)
 
-    def on_answer(self, answer: ProbeAnswered) -> None:
+    def on_answer(self, sender: MemberId, at: Address, answer: ProbeAnswered) -> None:
         """Somebody answered our probe: a member, another seeker, or another cluster's member."""
-        ctx = self._membership.ctx
         address = answer.asked or answer.sender.address
         if address in self._heard_from:
-            self._heard_from[address] = ctx.now_us
-        if answer.cluster_name != ctx.settings.cluster_name:
+            self._heard_from[address] = self._ctx.now_us
+        if answer.cluster_name != self._ctx.settings.cluster_name:
             self._see_foreigner(address, answer.cluster_name)
         elif answer.master is not None:
-            me = ctx.me
+            me = self._ctx.me
             if answer.master.id == me.id or answer.master.address == me.address:
                 # A process before us, on our address; the cluster is about to notice its end.
                 return
@@ -223,24 +220,22 @@ class Discovery:
 
     def on_unreachable(self, address: Address) -> None:
         """Nobody listens there, or did when the probe was sent: lately hearing it weighs more."""
-        ctx = self._membership.ctx
-        heard_us = self._heard_us.get(address)
-        is_fresh = heard_us is not None and ctx.now_us - heard_us <= ctx.settings.call_timeout_us
+        since_us = self._ctx.now_us - self._ctx.settings.call_timeout_us
+        is_fresh = address in self._heard_us and self._heard_us[address] >= since_us
         if address in self._sights and not is_fresh:
             self._sights[address] = Sight.UNREACHABLE
         if self._target is not None and self._target.address == address:
             self._target = None
 
-    def on_refused(self, sender: MemberId, refusal: JoinRefused) -> None:
+    def on_refused(self, sender: MemberId, address: Address, refusal: JoinRefused) -> None:
         """The master will not have us: for good, or not yet."""
-        ctx = self._membership.ctx
         if self._target is None or self._target.id != sender:
             return
-        if refusal.joiner not in (None, ctx.id):
+        if refusal.joiner not in (None, self._ctx.id):
             return
         if refusal.reason != self._refusal:
             self._refusal = refusal.reason
-            ctx.note("join_refused", "warning", reason=refusal.reason, final=refusal.final)
+            self._ctx.note("join_refused", "warning", reason=refusal.reason, final=refusal.final)
         if refusal.final:
             self._membership.stop(f"the master refused us: {refusal.reason}", 1)
 
@@ -251,7 +246,7 @@ class Discovery:
         self._sights[address] = Sight.FOREIGN
         if address not in self._foreign:
             self._foreign[address] = name
-            self._membership.ctx.note("foreign_cluster", "warning", address=str(address), name=name)
+            self._ctx.note("foreign_cluster", "warning", address=str(address), name=name)
 
     def _see_seeker(self, address: Address, seeker: MemberInfo, has_answered: bool) -> None:
         """Take note of another seeker. One with a higher address counts once it has answered.
@@ -259,14 +254,14 @@ class Discovery:
         Before that it may not have heard of us, and may found the cluster though we would. Of two
         members the later one reaches the earlier one, so one of them knows what the other does.
         """
-        me = self._membership.ctx.me
+        me = self._ctx.me
         if (seeker.address, seeker.id) < (me.address, me.id):
             self._sights[address] = Sight.LOWER
         elif has_answered:
             self._sights[address] = Sight.HIGHER
         elif self._sights.get(address) is not Sight.HIGHER:
             self._sights[address] = Sight.SILENT
-        self._heard_us[address] = self._membership.ctx.now_us
+        self._heard_us[address] = self._ctx.now_us
         # Whoever named a master at this address has not noticed that its process is gone.
         for member in [one for one, named in self._named.items() if named[1].address == address]:
             del self._named[member]
@@ -280,16 +275,15 @@ class Discovery:
 
         It concludes without a list of that master that may be on its way to us.
         """
-        ctx = self._membership.ctx
         self._claimants.pop(claimant, None)
-        self._claimants[claimant] = ctx.now_us
+        self._claimants[claimant] = self._ctx.now_us
         if len(self._claimants) > CLAIMANTS_MAX:
             del self._claimants[next(iter(self._claimants))]
-        ctx.send_to(address, self._request(claim.call))
+        self._ctx.send_to(address, self._request(claim.call))
 
-    def on_heartbeat(self, sender: MemberId, master: MemberId | None) -> None:
+    def on_heartbeat(self, sender: MemberId, address: Address, beat: Heartbeat) -> None:
         """A claimant that obeys somebody else has abandoned its claim."""
-        if master != sender:
+        if beat.master != sender:
             self._claimants.pop(sender, None)
 
     def may_install(self, members: MemberList) -> bool:
@@ -298,8 +292,7 @@ class Discovery:
         A claim is over, one way or another, after the claim time-out; a master that still lives
         then publishes to us again, because we go on asking.
         """
-        ctx = self._membership.ctx
-        since_us = ctx.now_us - ctx.settings.claim_timeout_us
+        since_us = self._ctx.now_us - self._ctx.settings.claim_timeout_us
         return not any(
             told_us >= since_us and members.master != claimant and members.get(claimant) is not None
             for claimant, told_us in self._claimants.items()
@@ -308,9 +301,8 @@ class Discovery:
     # -- joining --------------------------------------------------------------------------
 
     def _request(self, claim: int = 0) -> JoinRequested:
-        ctx = self._membership.ctx
-        settings = ctx.settings
-        return JoinRequested(settings.cluster_name, settings.partition_count, ctx.me, claim)
+        settings = self._ctx.settings
+        return JoinRequested(settings.cluster_name, settings.partition_count, self._ctx.me, claim)
 
     def _choose_target(self) -> None:
         """Follow the master: one that named itself, the one we ask already, the lowest."""
@@ -325,4 +317,4 @@ class Discovery:
 
     def _ask_to_join(self) -> None:
         if self._target is not None:
-            self._membership.ctx.send_to(self._target.address, self._request())
+            self._ctx.send_to(self._target.address, self._request())

@@ -15,7 +15,7 @@ import msgspec
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.detector import FOLLOWS_ANOTHER
 from whimbrel.core.membership.heartbeats import Heartbeats
-from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
+from whimbrel.core.membership.membership_state import MembershipState
 from whimbrel.core.membership.split_brain import is_apart, is_split, is_weaker
 from whimbrel.core.messages import ProbeAnswered, ProbeRequested, SuspicionTold
 
@@ -30,12 +30,13 @@ class Expulsion:
     def __init__(self, membership: MembershipState, heartbeats: Heartbeats) -> None:
         """Begin with ``start`` when the first list is installed."""
         self._membership = membership
+        self._ctx = membership.ctx
         self._heartbeats = heartbeats
         self._told_us: dict[MemberId, int] = {}
 
     # -- telling --------------------------------------------------------------------------
 
-    def tell(self, stranger: MemberId, address: Address, version: int) -> None:
+    def answer(self, stranger: MemberId, address: Address, version: int) -> None:
         """Answer a message of somebody who is not on our list.
 
         The master always answers. Others do when their list is newer than the stranger's: it
@@ -47,16 +48,12 @@ class Expulsion:
             address: Where it listens.
             version: Version of its member list, -1 when unknown.
         """
-        ctx = self._membership.ctx
-        if ctx.is_master or ctx.members.version > version >= 0:
-            self._send(stranger, address)
+        if self._ctx.is_master or self._ctx.members.version > version >= 0:
+            self.tell(stranger, address)
 
-    def refuse(self, sender: MemberId, address: Address) -> None:
-        """Answer a list from somebody whom we do not take for master (FN-11)."""
-        self._send(sender, address)
-
-    def _send(self, stranger: MemberId, address: Address) -> None:
-        ctx = self._membership.ctx
+    def tell(self, stranger: MemberId, address: Address) -> None:
+        """Tell of our list whoever does not go with it, once in a heartbeat interval (FN-11)."""
+        ctx = self._ctx
         if self._heartbeats.was_paused():
             # Our list may be long out of date; the others know better and will tell us.
             return
@@ -76,7 +73,7 @@ class Expulsion:
 
     def on_told(self, sender: MemberId, address: Address, told: SuspicionTold) -> None:
         """Somebody goes on without us: end, or treat the sender as the one who is lost."""
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         if told.to not in (None, ctx.id) or self._is_incompatible(told):
             return
         rules = ctx.is_master or membership.is_claiming
@@ -97,28 +94,26 @@ class Expulsion:
             # It lives in a weaker part of the cluster: for ours it is dead.
             membership.detector.gone(sender, FOLLOWS_ANOTHER)
         elif ctx.is_master:
-            self._send(sender, address)
+            self.tell(sender, address)
 
     def _is_incompatible(self, told: SuspicionTold) -> bool:
         """Whether it is a cluster that we can never join: neither gives way, both say so."""
-        ctx = self._membership.ctx
-        if told.partition_count in (0, ctx.settings.partition_count):
+        if told.partition_count in (0, self._ctx.settings.partition_count):
             return False
-        ctx.note(
+        self._ctx.note(
             "incompatible_cluster",
             "warning",
             master=told.master,
             address=str(told.addresses[0]) if told.addresses else None,
             partition_count=told.partition_count,
-            our_partition_count=ctx.settings.partition_count,
+            our_partition_count=self._ctx.settings.partition_count,
         )
-        if ctx.is_master and told.master is not None and told.addresses:
-            self._send(told.master, told.addresses[0])
+        if self._ctx.is_master and told.master is not None and told.addresses:
+            self.tell(told.master, told.addresses[0])
         return True
 
     def _must_yield(self, sender: MemberId, told: SuspicionTold) -> bool:
-        ctx = self._membership.ctx
-        ours, version = ctx.members, told.list_version
+        ours, version = self._ctx.members, told.list_version
         if not told.members:
             if sender == self._membership.taken_master:
                 return version >= ours.version
@@ -147,8 +142,7 @@ class Expulsion:
 
     def start(self) -> None:
         """Search in every heartbeat time-out, as long as we are a member."""
-        ctx = self._membership.ctx
-        ctx.arm(SEARCH_TIMER, ctx.settings.heartbeat_timeout_us)
+        self._ctx.arm(SEARCH_TIMER, self._ctx.settings.heartbeat_timeout_us)
 
     def on_timer(self) -> None:
         """Probe the addresses where members of this cluster once were or may be.
@@ -156,7 +150,7 @@ class Expulsion:
         The master looks for all that was removed, a follower where only its own join addresses
         say: a part may be known to nobody else.
         """
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         here = {info.address for info in ctx.members.members}
         for address in dict.fromkeys((*membership.join_addresses, *membership.former)):
             if address not in here and (ctx.is_master or address not in membership.former):
@@ -164,21 +158,19 @@ class Expulsion:
                 ctx.send_to(address, probe)
         self.start()
 
-    def on_answer(self, answer: ProbeAnswered) -> None:
+    def on_answer(self, sender: MemberId, address: Address, answer: ProbeAnswered) -> None:
         """Tell another part of this cluster that we are here; it answers or gives way.
 
         Parts are told by their masters, so a follower passes the answer on to its own.
         """
-        ctx = self._membership.ctx
         master = answer.master
         if (
-            self._membership.phase is not MemberPhase.MEMBER
-            or answer.cluster_name != ctx.settings.cluster_name
+            answer.cluster_name != self._ctx.settings.cluster_name
             or master is None
-            or ctx.is_member(master.id)
+            or self._ctx.is_member(master.id)
         ):
             return
-        if ctx.is_master:
-            self._send(master.id, master.address)
-        elif ctx.master is not None:
-            ctx.send(ctx.master, answer)
+        if self._ctx.is_master:
+            self.tell(master.id, master.address)
+        elif self._ctx.master is not None:
+            self._ctx.send(self._ctx.master, answer)

@@ -24,6 +24,7 @@ class Heartbeats:
     def __init__(self, membership: MembershipState) -> None:
         """Begin with ``beat``."""
         self._membership = membership
+        self._ctx = membership.ctx
         self._due_us: int | None = None
         self._woken_us: int | None = None
         self._sent_us: dict[MemberId, int] = {}
@@ -40,27 +41,24 @@ class Heartbeats:
         Returns:
             Whether we have just woken from a pause in which we may have been removed.
         """
-        ctx = self._membership.ctx
-        if self._due_us is None:
-            return False
-        late_us = ctx.now_us - self._due_us
-        if late_us <= ctx.settings.heartbeat_interval_us:
+        late_us = 0 if self._due_us is None else self._ctx.now_us - self._due_us
+        if late_us <= self._ctx.settings.heartbeat_interval_us:
             return False
         self._membership.detector.shift(late_us)
-        self._due_us = ctx.now_us
+        self._due_us = self._ctx.now_us
         # Half the time-out: the others may by now have gone on without us.
-        is_long = 2 * late_us >= ctx.settings.heartbeat_timeout_us
+        is_long = 2 * late_us >= self._ctx.settings.heartbeat_timeout_us
         if is_long:
-            self._woken_us = ctx.now_us
-        ctx.note("was_paused", "warning", pause_ms=late_us // 1000)
+            self._woken_us = self._ctx.now_us
+        self._ctx.note("was_paused", "warning", pause_ms=late_us // 1000)
         return is_long
 
     def was_paused(self) -> bool:
         """Whether we lately woke from a pause long enough to have been removed meanwhile."""
         if self._woken_us is None:
             return False
-        span_us = WOKEN_TIMEOUTS * self._membership.ctx.settings.heartbeat_timeout_us
-        return self._membership.ctx.now_us - self._woken_us < span_us
+        span_us = WOKEN_TIMEOUTS * self._ctx.settings.heartbeat_timeout_us
+        return self._ctx.now_us - self._woken_us < span_us
 
     def on_timer(self) -> None:
         """Judge the others' silence, then say that we live."""
@@ -69,7 +67,7 @@ class Heartbeats:
 
     def beat(self) -> None:
         """Send heartbeats and arm the timer for the next ones; begun by the first list."""
-        ctx = self._membership.ctx
+        ctx = self._ctx
         interval_us = ctx.settings.heartbeat_interval_us
         pause_us = SUSPECTED_TIMEOUTS * ctx.settings.heartbeat_timeout_us
         if self._beat_us is not None:

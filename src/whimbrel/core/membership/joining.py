@@ -45,6 +45,7 @@ class Joining:
     def __init__(self, membership: MembershipState) -> None:
         """Begin with nobody waiting."""
         self._membership = membership
+        self._ctx = membership.ctx
         self._waiting: dict[MemberId, _Waiting] = {}
         self._first_us = 0
         self._is_due = False
@@ -54,7 +55,7 @@ class Joining:
 
     def on_request(self, request: JoinRequested) -> None:
         """Refuse, redirect to the master, answer a repetition, or put on the waiting list."""
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         joiner = request.joiner
         if not ctx.is_master:
             self._redirect(joiner)
@@ -87,7 +88,7 @@ class Joining:
 
     def on_noted(self, sender: MemberId, noted: JoinersNoted) -> None:
         """A member knows of these joiners; what it knows of earlier processes counts nothing."""
-        member = self._membership.ctx.members.get(sender)
+        member = self._ctx.members.get(sender)
         if member is None:
             return
         for info in noted.joiners:
@@ -97,40 +98,38 @@ class Joining:
 
     def on_timer(self) -> None:
         """The window closes: all who wait and are known to everybody come on one new list."""
-        ctx = self._membership.ctx
-        if not ctx.is_master:
+        if not self._ctx.is_master:
             self._waiting.clear()
             return
         self._is_due = True
         self._admit()
         if self._waiting:
-            self._first_us = ctx.now_us
+            self._first_us = self._ctx.now_us
             self._tell(self._waiting.values())
-            ctx.arm(JOIN_TIMER, ctx.settings.call_timeout_us)
+            self._ctx.arm(JOIN_TIMER, self._ctx.settings.call_timeout_us)
 
     def follow(self) -> None:
         """A note came or a member went: admit if only that was missing."""
-        is_ready = self._is_due and bool(self._waiting) and self._membership.ctx.is_master
+        is_ready = self._is_due and bool(self._waiting) and self._ctx.is_master
         if is_ready and not any(map(self._unaware, self._waiting.values())):
             self._admit()
 
     def _admit(self) -> None:
         """Put those who are known to everybody on one new list, in the order of their requests."""
-        ctx = self._membership.ctx
-        taken = {info.address for info in ctx.members.members}
+        taken = {info.address for info in self._ctx.members.members}
         for member, waiting in list(self._waiting.items()):
-            is_in = ctx.is_member(member) or waiting.joiner.address in taken
+            is_in = self._ctx.is_member(member) or waiting.joiner.address in taken
             if is_in or not (self._may_join(waiting.joiner) or self._is_changing()):
                 self.forget(member)
         noted = [waiting for waiting in self._waiting.values() if not self._unaware(waiting)]
         # Who was told to go counts on this list: a joiner could take data that goes with it.
         if not noted or self._membership.parting or self._is_changing():
             return
-        ctx.resume(noted[0].cause)
+        self._ctx.resume(noted[0].cause)
         joiners = [waiting.joiner for waiting in noted]
         for info in joiners:
             self.forget(info.id)
-        members = ctx.members
+        members = self._ctx.members
         self._membership.install(members.with_members((*members.members, *joiners)))
 
     def show_list(self, prober: MemberInfo) -> None:
@@ -140,7 +139,7 @@ class Joining:
         heard, and its probes are heard; so it has to claim, and needs the list for that (M5, L1).
         The order of the list names who is shown it: one whose elders are all suspected.
         """
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         if (
             membership.phase is not MemberPhase.MEMBER
             or membership.is_claiming
@@ -157,29 +156,27 @@ class Joining:
 
     def _is_changing(self) -> bool:
         """Whether the cluster state is just changing: nobody is admitted nor refused (GCM-08)."""
-        return self._membership.ctx.state is ClusterState.IN_TRANSITION
+        return self._ctx.state is ClusterState.IN_TRANSITION
 
     def _may_join(self, joiner: MemberInfo) -> bool:
         """Whether the state lets the joiner in; a missing member comes back (GCM-09)."""
-        ctx = self._membership.ctx
-        return ctx.state.join_allowed or (
-            not self._is_changing() and ctx.members.is_missing(joiner.id)
+        return self._ctx.state.join_allowed or (
+            not self._is_changing() and self._ctx.members.is_missing(joiner.id)
         )
 
     def _forbid(self, joiner: MemberInfo) -> None:
         """Tell a joiner that the state forbids it (GCM-05); it will ask again."""
-        ctx = self._membership.ctx
         if self._is_changing():
             return
-        state = ctx.members.state
+        state = self._ctx.members.state
         reason = f"the cluster state is {state}: only members that are missing may join"
         if self._forbidden.get(joiner.id) is not state:
             self._forbidden.pop(joiner.id, None)
             self._forbidden[joiner.id] = state
-            ctx.note("join_refused", "warning", joiner=joiner.id, reason=reason)
+            self._ctx.note("join_refused", "warning", joiner=joiner.id, reason=reason)
             while len(self._forbidden) > JOINERS_MAX:
                 del self._forbidden[next(iter(self._forbidden))]
-        ctx.send_to(joiner.address, JoinRefused(reason, False, joiner.id))
+        self._ctx.send_to(joiner.address, JoinRefused(reason, False, joiner.id))
 
     # -- who knows ------------------------------------------------------------------------
 
@@ -188,8 +185,8 @@ class Joining:
         membership, noted = self._membership, waiting.noted
         return [
             info.id
-            for info in membership.ctx.members.members
-            if info.id != membership.ctx.id
+            for info in self._ctx.members.members
+            if info.id != self._ctx.id
             and noted.get(info.id) != info.started_us
             and not membership.detector.is_suspected(info.id)
         ]
@@ -205,19 +202,19 @@ class Joining:
             for member in self._unaware(waiting):
                 unaware.setdefault(member, []).append(waiting.joiner)
         for member, joiners in unaware.items():
-            self._membership.ctx.send(member, JoinersTold(tuple(joiners)))
+            self._ctx.send(member, JoinersTold(tuple(joiners)))
 
     # -- cases ----------------------------------------------------------------------------
 
     def _redirect(self, joiner: MemberInfo) -> None:
-        ctx = self._membership.ctx
+        ctx = self._ctx
         master = self._membership.taken_master
         info = ctx.members.get(master) if master is not None else None
         ctx.send_to(joiner.address, ProbeAnswered(ctx.settings.cluster_name, ctx.me, info))
 
     def _objection(self, request: JoinRequested) -> str:
         """Why the joiner can never come in, as a sentence; empty when it may."""
-        ctx, joiner = self._membership.ctx, request.joiner
+        ctx, joiner = self._ctx, request.joiner
         settings = ctx.settings
         listed = ctx.members.get(joiner.id)
         if request.cluster_name != settings.cluster_name:
@@ -242,9 +239,9 @@ class Joining:
         Such a process has none of the data that the table says it has, so it is removed first
         and comes in with its next request (M4).
         """
-        if joiner.id == self._membership.ctx.id:
+        if joiner.id == self._ctx.id:
             return
-        listed = self._membership.ctx.members.get(joiner.id)
+        listed = self._ctx.members.get(joiner.id)
         if listed is not None and listed.started_us == joiner.started_us:
             self._membership.publish(joiner.id)
         elif self._membership.displaced_by(joiner) is not None:
@@ -252,21 +249,20 @@ class Joining:
 
     def _put_waiting(self, joiner: MemberInfo) -> None:
         """Add the joiner and close the window soon, but not later than its maximum."""
-        ctx = self._membership.ctx
         waiting = self._waiting.get(joiner.id)
         is_new = waiting is None
         self._drop_address(joiner.address, except_for=joiner.id)
         if not self._waiting:
-            self._first_us = ctx.now_us
+            self._first_us = self._ctx.now_us
         if waiting is None or waiting.joiner != joiner:
-            cause = ctx.cause if waiting is None else waiting.cause
+            cause = self._ctx.cause if waiting is None else waiting.cause
             waiting = self._waiting[joiner.id] = _Waiting(joiner, cause)
         self._tell([waiting])
         if is_new:
             self._is_due = False
-        if is_new or not ctx.is_armed(JOIN_TIMER):
-            left_us = self._first_us + ctx.settings.join_window_max_us - ctx.now_us
-            ctx.arm(JOIN_TIMER, min(ctx.settings.join_window_us, left_us))
+        if is_new or not self._ctx.is_armed(JOIN_TIMER):
+            left_us = self._first_us + self._ctx.settings.join_window_max_us - self._ctx.now_us
+            self._ctx.arm(JOIN_TIMER, min(self._ctx.settings.join_window_us, left_us))
 
     def _drop_address(self, address: Address, except_for: MemberId) -> None:
         for member, waiting in list(self._waiting.items()):

@@ -33,6 +33,7 @@ class Leaving:
         """
         self._demotions = demotions
         self._membership = membership
+        self._ctx = membership.ctx
         self._joining = joining
         self.is_wanted = False
         """Whether this member is on its way out."""
@@ -59,9 +60,9 @@ class Leaving:
         if self.is_wanted or membership.phase is MemberPhase.ENDED:
             return
         self.is_wanted = True
-        self._cause = membership.ctx.cause
-        membership.ctx.note("leave_wanted")
-        if membership.phase is not MemberPhase.MEMBER or membership.ctx.me.lite:
+        self._cause = self._ctx.cause
+        self._ctx.note("leave_wanted")
+        if membership.phase is not MemberPhase.MEMBER or self._ctx.me.lite:
             self._finish()
         else:
             self._ask()
@@ -78,10 +79,10 @@ class Leaving:
 
     def on_timer(self) -> None:
         """Ask again, or give up when the time for leaving is over."""
-        settings = self._membership.ctx.settings
+        settings = self._ctx.settings
         if self._membership.phase is not MemberPhase.MEMBER:
             return
-        self._membership.ctx.resume(self._cause)
+        self._ctx.resume(self._cause)
         self._rounds += 1
         self._last_call = 0
         if self._rounds * settings.leave_retry_us >= settings.leave_timeout_us:
@@ -92,30 +93,28 @@ class Leaving:
 
     def on_allowed(self, sender: MemberId, allowed: LeaveAllowed) -> None:
         """The master says that we hold nothing; only our own identity counts (P12)."""
-        is_ours = (
-            allowed.member == self._membership.ctx.id and sender == self._membership.taken_master
-        )
+        is_ours = allowed.member == self._ctx.id and sender == self._membership.taken_master
         if is_ours and self.is_wanted:
             self._on_permission(allowed.call, allowed.is_end)
 
     def _on_permission(self, call: int, is_end: bool) -> None:
         """Stay a moment longer; go if this answers what was asked after that moment."""
-        ctx = self._membership.ctx
         self._is_end = is_end
         if call:
             if call == self._last_call:
                 self._finish()
-        elif not self._last_call and not ctx.is_armed(GRACE_TIMER):
-            ctx.arm(GRACE_TIMER, GRACE_US + GRACE_PER_PARTITION_US * ctx.settings.partition_count)
+        elif not self._last_call and not self._ctx.is_armed(GRACE_TIMER):
+            partition_count = self._ctx.settings.partition_count
+            self._ctx.arm(GRACE_TIMER, GRACE_US + GRACE_PER_PARTITION_US * partition_count)
 
     def on_grace_over(self) -> None:
         """Ask a last time: somebody who can take our data may have come, or another master."""
         if self._membership.phase is MemberPhase.MEMBER:
-            self._last_call = self._membership.ctx.next_number()
+            self._last_call = self._ctx.next_number()
             self._ask()
 
     def _ask(self) -> None:
-        ctx = self._membership.ctx
+        ctx = self._ctx
         ctx.resume(self._cause)
         self._asked = self._membership.taken_master
         ctx.arm(LEAVE_TIMER, ctx.settings.leave_retry_us)
@@ -127,9 +126,9 @@ class Leaving:
 
     def _finish(self) -> None:
         membership = self._membership
-        goodbye = GoodbyeTold(membership.ctx.id, self._is_end, membership.numbers.last_word())
-        membership.ctx.broadcast(goodbye)
-        membership.ctx.disarm(LEAVE_TIMER)
+        goodbye = GoodbyeTold(self._ctx.id, self._is_end, membership.numbers.last_word())
+        self._ctx.broadcast(goodbye)
+        self._ctx.disarm(LEAVE_TIMER)
         membership.on_left()
         membership.stop("left", 0, is_end=self._is_end)
 
@@ -137,7 +136,7 @@ class Leaving:
 
     def on_request(self, sender: MemberId, request: LeaveRequested) -> None:
         """Keep the request and tell the migration room, which then allows it, again if need be."""
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         member = request.member
         info = ctx.members.get(member)
         if not ctx.is_master or sender != member or info is None:
@@ -161,10 +160,10 @@ class Leaving:
         When all data members leave they take the data with them. Not so while a joiner waits
         that can have it: the permission then waits for the list with it, and for its copies.
         """
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         if not membership.rules_over(member):
             return
-        is_end = all(info.id in ctx.leaving for info in ctx.data_members())
+        is_end = not ctx.staying()
         if is_end and self._joining.has_data_joiner():
             return
         ctx.resume(self._causes.get(member, ctx.cause))

@@ -173,7 +173,9 @@ class MembershipState:
         self.numbers.list_installed(old)
         if ctx.is_master:
             self.publish()
-            self._tell_removed(removed)
+            for info in removed:
+                if not self.detector.is_unreachable(info.id):
+                    ctx.send(info.id, self.suspicion(info.id))
         for info in removed:
             self.drop_link(info.id)
         self.detector.sync()
@@ -194,11 +196,6 @@ class MembershipState:
     def suspicion(self, to: MemberId) -> SuspicionTold:
         """What we tell somebody who is not on our list."""
         return told_of(self.ctx.members, to, self.ctx.settings.partition_count)
-
-    def _tell_removed(self, removed: list[MemberInfo]) -> None:
-        for info in removed:
-            if not self.detector.is_unreachable(info.id):
-                self.ctx.send(info.id, self.suspicion(info.id))
 
     def _note_changes(self, old: MemberList, new: MemberList, removed: list[MemberInfo]) -> None:
         for info in removed:

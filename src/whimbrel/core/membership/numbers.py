@@ -166,12 +166,10 @@ class Numbers:
         if asked is None or self._is_final:
             return
         self._take(asked.grants)
-        if self._numbering is None or asked.numbering.decision > self._numbering.decision:
+        known = -1 if self._numbering is None else self._numbering.decision
+        if asked.numbering.decision > known:
             self._adopt(asked.numbering)
-        is_same = self._numbering is not None and (
-            asked.numbering.decision == self._numbering.decision
-        )
-        if is_same and asked.ballot >= self._promised:
+        if asked.numbering.decision >= known and asked.ballot >= self._promised:
             self._promised = asked.ballot
             if asked.proposal is not None:
                 self._accepted = asked.proposal
@@ -276,7 +274,7 @@ class Numbers:
             return False
         if attempt is None:
             return self._begin(numbering)
-        if not self._has_quorum(attempt):
+        if not self._has_quorum(numbering, attempt):
             return False
         if attempt.proposal is None:
             self._propose(numbering, attempt)
@@ -328,15 +326,12 @@ class Numbers:
         """Blocks that nobody owns."""
         return (NUMBERS_END - numbering.free) // BLOCK_NUMBERS
 
-    def _has_quorum(self, attempt: _Attempt) -> bool:
+    def _has_quorum(self, numbering: Numbering, attempt: _Attempt) -> bool:
         """Whether those who answered are enough (see the argument in design 0002).
 
         Who left counts with its last word, unless that forbids our ballot. Of the others it takes
         more than half; or half, ourselves among them, when no process of the other half lives.
         """
-        numbering = self._numbering
-        if numbering is None:
-            return False
         rest = [voter for voter in numbering.voters if not self._is_over(voter, attempt.ballot)]
         missing = [voter for voter in rest if voter not in attempt.answers]
         if 2 * len(missing) == len(rest):

@@ -22,6 +22,7 @@ class PendingJoiners:
     def __init__(self, membership: MembershipState) -> None:
         """Begin knowing nobody."""
         self._membership = membership
+        self._ctx = membership.ctx
         self._known: dict[MemberId, tuple[MemberInfo, int]] = {}
         """Each joiner, and when the master named it last."""
 
@@ -31,20 +32,19 @@ class PendingJoiners:
         While we claim there is no answer: the old master then admits nobody, and the claim need
         not look for joiners that come up while it runs.
         """
-        ctx = self._membership.ctx
-        if sender != self._membership.taken_master or sender == ctx.id:
+        if sender != self._membership.taken_master or sender == self._ctx.id:
             return
         for info in told.joiners:
             self._forget(info)
-            self._known[info.id] = (info, ctx.now_us)
+            self._known[info.id] = (info, self._ctx.now_us)
         while len(self._known) > PENDING_JOINERS_MAX:
             del self._known[next(iter(self._known))]
-        ctx.send(sender, JoinersNoted(told.joiners))
+        self._ctx.send(sender, JoinersNoted(told.joiners))
 
     def forget_listed(self) -> None:
         """A list was installed: who is on it needs no looking for, nor who was at its address."""
         if self._known:
-            for info in self._membership.ctx.members.members:
+            for info in self._ctx.members.members:
                 self._forget(info)
 
     def _forget(self, process: MemberInfo) -> None:
@@ -59,8 +59,7 @@ class PendingJoiners:
         One that has tried for longer than the join time-out has given up, or is joined for so
         long that its list has reached us.
         """
-        ctx = self._membership.ctx
-        since_us = ctx.now_us - ctx.settings.join_timeout_us
+        since_us = self._ctx.now_us - self._ctx.settings.join_timeout_us
         for member, (_, told_us) in list(self._known.items()):
             if told_us < since_us:
                 del self._known[member]

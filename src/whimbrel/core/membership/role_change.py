@@ -86,6 +86,7 @@ class RoleChanges:
             membership: What the parts share.
         """
         self._membership = membership
+        self._ctx = membership.ctx
         self.wish: Wish | None = None
         self.demote: Callable[[RoleChangeRequested], None] = lambda _request: None
         """The master's side of a demotion."""
@@ -94,35 +95,28 @@ class RoleChanges:
 
     # -- the member that wishes -----------------------------------------------------------
 
-    def want(self, lite: bool, then: Then) -> int:
+    def want(self, lite: bool, then: Then) -> None:
         """Become lite, or a data member. The same wish again joins the one under way.
 
         Args:
             lite: What to become.
             then: Told how it ended; at once when nothing is to be sent.
-
-        Returns:
-            The number of the wish, 0 when it ended at once.
         """
-        ctx, wish = self._membership.ctx, self.wish
+        ctx, master = self._ctx, self._membership.taken_master
         refusal = self._refusal(lite)
         if refusal is not None:
             then(refusal)
-            return 0
-        if wish is not None:
-            wish.waiters.append(then)
-            return wish.call
-        master = self._membership.taken_master
-        if master is None:
+        elif self.wish is not None:
+            self.wish.waiters.append(then)
+        elif master is None:
             then(IllegalStateError("this member knows no master"))
-            return 0
-        wish = self.wish = Wish(ctx.next_number(), lite, master, ctx.cause, [then])
-        self._ask(wish)
-        return wish.call
+        else:
+            self.wish = Wish(ctx.next_number(), lite, master, ctx.cause, [then])
+            self._ask(self.wish)
 
     def _refusal(self, lite: bool) -> GridError | None:
         """Why a wish makes no sense here; nothing is sent then (GCM-16, GCM-17)."""
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         if membership.phase is not MemberPhase.MEMBER:
             return IllegalStateError("this member is on no list")
         if cluster_version_of(ctx.members.cluster_version) < CLUSTER_VERSION_MIN:
@@ -131,21 +125,22 @@ class RoleChanges:
                 "lite and data members; 3.9 is the first that does"
             )
         if ctx.me.lite == lite:
-            return IllegalStateError(f"this member is a {_kind(lite)} member already")
+            return IllegalStateError(
+                f"this member is a {'lite' if lite else 'data'} member already"
+            )
         if self.wish is not None and len(self.wish.waiters) >= WAITERS_MAX:
             return IllegalStateError(f"{WAITERS_MAX} callers wait for this change already")
         return None
 
     def _ask(self, wish: Wish) -> None:
         """One request to the member known as master, which may be ourselves (GCM-18)."""
-        ctx = self._membership.ctx
-        ctx.resume(wish.cause)
-        ctx.arm(ROLE_TIMER, ctx.settings.leave_retry_us)
-        request = RoleChangeRequested(wish.call, ctx.id, wish.lite)
-        if wish.master == ctx.id:
-            self.on_request(ctx.id, ctx.me.address, request)
+        self._ctx.resume(wish.cause)
+        self._ctx.arm(ROLE_TIMER, self._ctx.settings.leave_retry_us)
+        request = RoleChangeRequested(wish.call, self._ctx.id, wish.lite)
+        if wish.master == self._ctx.id:
+            self.on_request(self._ctx.id, self._ctx.me.address, request)
         else:
-            ctx.send(wish.master, request)
+            self._ctx.send(wish.master, request)
 
     def on_timer(self) -> None:
         """The request or its answer may be lost."""
@@ -161,10 +156,10 @@ class RoleChanges:
             self._end(error_of(answer.problem, answer.reason))
             return
         new = answer.list
-        mine = None if new is None else new.get(membership.ctx.id)
+        mine = None if new is None else new.get(self._ctx.id)
         if new is None or mine is None or mine.lite != wish.lite:
             self._end(IllegalStateError("the master's answer is not the list that was asked for"))
-        elif sender == membership.taken_master and new.version > membership.ctx.members.version:
+        elif sender == membership.taken_master and new.version > self._ctx.members.version:
             membership.install(new)
         self.follow()
 
@@ -173,7 +168,7 @@ class RoleChanges:
         wish, membership = self.wish, self._membership
         if wish is None:
             return
-        if membership.ctx.me.lite == wish.lite:
+        if self._ctx.me.lite == wish.lite:
             self._end(None)
         elif membership.taken_master != wish.master:
             if not wish.lite:
@@ -193,9 +188,9 @@ class RoleChanges:
         wish, self.wish = self.wish, None
         if wish is None:
             return
-        self._membership.ctx.disarm(ROLE_TIMER)
+        self._ctx.disarm(ROLE_TIMER)
         word = "" if error is None else str(error)
-        self._membership.ctx.note("role_change_ended", lite=wish.lite, problem=word)
+        self._ctx.note("role_change_ended", lite=wish.lite, problem=word)
         for then in wish.waiters:
             then(error)
 
@@ -203,7 +198,7 @@ class RoleChanges:
 
     def on_request(self, sender: MemberId, address: Address, request: RoleChangeRequested) -> None:
         """Decide about a request, the first or a repeated one."""
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         refusal = self._refused(sender, request)
         if refusal is not None:
             answer = refused(request, refusal)
@@ -223,7 +218,7 @@ class RoleChanges:
 
     def _refused(self, sender: MemberId, request: RoleChangeRequested) -> GridError | None:
         """Why the master, or who is taken for it, does not do it (GCM-19, GCM-20, GCM-26)."""
-        membership, ctx = self._membership, self._membership.ctx
+        membership, ctx = self._membership, self._ctx
         if not ctx.is_master:  # nor is a claimant, whose list begins with the old one
             word = (
                 "its claim is still running" if membership.is_claiming else "it is not the master"
@@ -243,16 +238,12 @@ class RoleChanges:
 
     def answer(self, to: MemberId, answer: RoleChangeAnswered) -> None:
         """Answer a member of the list, ourselves included."""
-        if to == self._membership.ctx.id:
+        if to == self._ctx.id:
             self.on_answer(to, answer)
         else:
-            self._membership.ctx.send(to, answer)
+            self._ctx.send(to, answer)
 
 
 def refused(request: RoleChangeRequested, error: GridError) -> RoleChangeAnswered:
     """The answer that tells an error."""
     return RoleChangeAnswered(request.call, problem_of(error), str(error), None)
-
-
-def _kind(lite: bool) -> str:
-    return "lite" if lite else "data"

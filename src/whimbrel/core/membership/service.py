@@ -39,8 +39,8 @@ from whimbrel.core.membership.split_brain import told_of
 from whimbrel.core.messages import Message
 from whimbrel.core.model import ClusterState, MemberList
 
-Handler = Callable[[MemberId, Address, Any], None]
-"""Takes a message, given its sender and where it listens; each its own type."""
+Handlers = dict[type[Message], Callable[[MemberId, Address, Any], None]]
+"""Who takes a message, given its sender and where it listens; each its own type."""
 
 
 class Membership(MembershipState):
@@ -70,11 +70,19 @@ class Membership(MembershipState):
         self.leave = Leaving(self, self.joining, self.demotions)
         self.expulsion = Expulsion(self, self.heartbeats)
         self.states = ClusterStates(self, table)
-        self._messages: dict[type[Message], Handler] = {
+        seeking: Handlers = {
             m.ProbeRequested: self._on_probe,
-            m.ProbeAnswered: self._on_probe_answered,
+            m.ProbeAnswered: self.discovery.on_answer,
+            m.JoinRefused: self.discovery.on_refused,
+            m.MembersPublished: self._on_first_list,
+            m.Heartbeat: self.discovery.on_heartbeat,
+            m.ClaimRequested: self.discovery.on_claim,
+            m.LeaveOrdered: self._on_leave_ordered,
+        }
+        joined: Handlers = {
+            m.ProbeRequested: self._on_probe,
+            m.ProbeAnswered: self.expulsion.on_answer,
             m.JoinRequested: self._on_join_requested,
-            m.JoinRefused: self._on_join_refused,
             m.MembersPublished: self._on_members,
             m.Heartbeat: self._on_heartbeat,
             m.SuspicionTold: self._on_suspicion,
@@ -82,24 +90,24 @@ class Membership(MembershipState):
             m.ClaimAnswered: self._on_claim_answered,
             m.LeaveOrdered: self._on_leave_ordered,
             m.GoodbyeTold: self._on_goodbye,
-            m.RoleChangeRequested: self._on_role_requested,
+            m.RoleChangeRequested: self.roles.on_request,
         }
-        states = self.states
         self._listed: dict[type[Message], Callable[[MemberId, Any], None]] = {
             m.JoinersTold: self.pending_joiners.on_told,
             m.JoinersNoted: self.joining.on_noted,
             m.LeaveRequested: self.leave.on_request,
             m.LeaveAllowed: self.leave.on_allowed,
             m.RoleChangeAnswered: self.roles.on_answer,
-            m.StateLockRequested: states.on_lock_requested,
-            m.StateLockAnswered: states.on_lock_answered,
-            m.StateUnlockRequested: states.on_unlock_requested,
-            m.StateUnlockAnswered: states.on_answered,
-            m.StateConfirmRequested: states.on_confirm_requested,
-            m.StateConfirmAnswered: states.on_answered,
+            m.StateLockRequested: self.states.on_lock_requested,
+            m.StateLockAnswered: self.states.on_lock_answered,
+            m.StateUnlockRequested: self.states.on_unlock_requested,
+            m.StateUnlockAnswered: self.states.on_answered,
+            m.StateConfirmRequested: self.states.on_confirm_requested,
+            m.StateConfirmAnswered: self.states.on_answered,
         }
-        """Of what counts from members of our list only, the takers."""
-        self._messages |= dict.fromkeys(self._listed, self._on_listed)
+        joined |= dict.fromkeys(self._listed, self._on_listed)  # from our list's members only
+        self._takers = {MemberPhase.SEEKING: seeking, MemberPhase.MEMBER: joined}
+        """Of each phase that listens, who takes what; the rest is nothing to it."""
         self._timers: dict[str, Callable[[], None]] = {
             DISCOVERY_TIMER: self.discovery.on_timer,
             HEARTBEAT_TIMER: self.heartbeats.on_timer,
@@ -110,8 +118,8 @@ class Membership(MembershipState):
             PUBLISH_TIMER: self._on_publish_timer,
             ROLE_TIMER: self.roles.on_timer,
             SEARCH_TIMER: self.expulsion.on_timer,
-            LOCK_TIMER: states.on_lock_timer,
-            CHANGE_TIMER: states.on_change_timer,
+            LOCK_TIMER: self.states.on_lock_timer,
+            CHANGE_TIMER: self.states.on_change_timer,
         }
 
     # -- stimuli --------------------------------------------------------------------------
@@ -140,14 +148,16 @@ class Membership(MembershipState):
             address: Where the sender listens.
             message: One of the types of the membership part of ``core.messages``.
         """
-        if self.phase in (MemberPhase.IDLE, MemberPhase.ENDED):
+        takers = self._takers.get(self.phase)
+        if takers is None:
             return
-        handler = self._messages.get(type(message))
-        check(handler is not None, "the membership room is given membership messages only")
+        is_ours = isinstance(message, m.MembershipMessage)
+        check(is_ours, "the membership room is given membership messages only")
         self._notice_pause()
         self.detector.heard(sender)
-        if handler is not None:
-            handler(sender, address, message)
+        take = takers.get(type(message))
+        if take is not None:
+            take(sender, address, message)
         self._react()
 
     def on_timer(self, key: str) -> None:
@@ -203,11 +213,10 @@ class Membership(MembershipState):
         if not self.demotions.take(member):
             self.leave.allow(member)
 
-    def want_role(self, lite: bool, then: Then) -> int:
+    def want_role(self, lite: bool, then: Then) -> None:
         """Become lite or a data member; ``then`` is told how it ended. See ``RoleChanges``."""
-        number = self.roles.want(lite, then)
+        self.roles.want(lite, then)
         self._react()
-        return number
 
     def change_cluster(
         self, wish: str, state: ClusterState | None = None, cluster_version: str | None = None
@@ -312,24 +321,11 @@ class Membership(MembershipState):
         ctx.send_to(probe.sender.address, answer)
         self.joining.show_list(probe.sender)
 
-    def _on_probe_answered(
-        self, sender: MemberId, address: Address, answer: m.ProbeAnswered
-    ) -> None:
-        if self.phase is MemberPhase.SEEKING:
-            self.discovery.on_answer(answer)
-        else:
-            self.expulsion.on_answer(answer)
-
-    def _on_join_refused(self, sender: MemberId, address: Address, refusal: m.JoinRefused) -> None:
-        if self.phase is MemberPhase.SEEKING:
-            self.discovery.on_refused(sender, refusal)
-
     def _on_join_requested(
         self, sender: MemberId, address: Address, request: m.JoinRequested
     ) -> None:
-        if self.phase is MemberPhase.MEMBER:
-            self.claim.on_seeking(request.joiner, request.claim)
-            self.joining.on_request(request)
+        self.claim.on_seeking(request.joiner, request.claim)
+        self.joining.on_request(request)
 
     def _is_concluded_claim(self, sender: MemberId, new: MemberList) -> bool:
         """Whether this is the list of a claim that we agreed to and do not wait for any longer.
@@ -345,40 +341,42 @@ class Membership(MembershipState):
             and self.claim.may_follow(sender)
         )
 
+    def _on_first_list(
+        self, sender: MemberId, address: Address, message: m.MembersPublished
+    ) -> None:
+        """Install the list that ends our search, if we are in it.
+
+        An entry with another start is that of a process before us (M4). Others than the master
+        show it only to whom it is to be followed by (``Joining.show_list``).
+        """
+        new = message.list
+        mine = new.get(self.ctx.id)
+        is_ours = mine is not None and mine.started_us == self.ctx.started_us
+        if is_ours and new.get(sender) is not None and self.discovery.may_install(new):
+            self.install(new)
+            self.numbers.on_asked(message.numbers)
+
     def _on_members(self, sender: MemberId, address: Address, message: m.MembersPublished) -> None:
         """Install a list: from our master, newer than ours, with us in it (M1)."""
         new, ours = message.list, self.ctx.members
-        mine = new.get(self.ctx.id)
-        if self.phase is MemberPhase.SEEKING:
-            # An entry with another start is that of a process before us (M4). Others than the
-            # master show it only to whom it is to be followed by (``Joining.show_list``).
-            is_ours = mine is not None and mine.started_us == self.ctx.started_us
-            if is_ours and new.get(sender) is not None and self.discovery.may_install(new):
-                self.install(new)
-                self.numbers.on_asked(message.numbers)
-            return
         if sender != self.taken_master and not self._is_concluded_claim(sender, new):
             # Having agreed to a claim we wait for its outcome before we judge anybody.
             if self.accepted is None and not self.is_claiming and new.version > ours.version:
-                self.expulsion.refuse(sender, address)
+                self.expulsion.tell(sender, address)
             return
         if new.version == ours.version:
             check(new == ours, "two member lists of one master and version are the same")
         if new.version > ours.version:
-            if mine is None:
+            if new.get(self.ctx.id) is None:
                 self.expulsion.on_told(sender, address, told_of(new))
                 return
             self.install(new)
         self.numbers.on_asked(message.numbers)
 
     def _on_heartbeat(self, sender: MemberId, address: Address, beat: m.Heartbeat) -> None:
-        if self.phase is MemberPhase.SEEKING:
-            self.discovery.on_heartbeat(sender, beat.master)
-        if self.phase is not MemberPhase.MEMBER:
-            return
         member = self.ctx.members.get(sender)
         if member is None:
-            self.expulsion.tell(sender, address, beat.list_version)
+            self.expulsion.answer(sender, address, beat.list_version)
             return
         self.seat_taken(sender, beat.list_version)
         self.numbers.on_told(member, beat.told)
@@ -391,30 +389,19 @@ class Membership(MembershipState):
             self.publish(sender)
 
     def _on_suspicion(self, sender: MemberId, address: Address, told: m.SuspicionTold) -> None:
-        if self.phase is MemberPhase.MEMBER:
-            self.expulsion.on_told(sender, address, told)
+        self.expulsion.on_told(sender, address, told)
 
     def _on_claim(self, sender: MemberId, address: Address, request: m.ClaimRequested) -> None:
-        if self.phase is MemberPhase.SEEKING:
-            self.discovery.on_claim(sender, address, request)
-        if self.phase is not MemberPhase.MEMBER:
-            return
         if self.ctx.is_member(sender):
             self.claim.on_request(sender, request)
         else:
-            self.expulsion.tell(sender, address, request.list_version)
+            self.expulsion.answer(sender, address, request.list_version)
 
     def _on_claim_answered(
         self, sender: MemberId, address: Address, answer: m.ClaimAnswered
     ) -> None:
-        if self.phase is MemberPhase.MEMBER and not self.claim.on_answer(sender, answer):
+        if not self.claim.on_answer(sender, answer):
             self.expulsion.on_told(sender, address, told_of(answer.list))
-
-    def _on_role_requested(
-        self, sender: MemberId, address: Address, request: m.RoleChangeRequested
-    ) -> None:
-        if self.phase is MemberPhase.MEMBER:
-            self.roles.on_request(sender, address, request)
 
     def _on_leave_ordered(self, sender: MemberId, address: Address, order: m.LeaveOrdered) -> None:
         if order.member == self.ctx.id:

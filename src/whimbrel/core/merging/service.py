@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import astuple
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, Namespace, split_namespace
@@ -107,9 +108,7 @@ class Merging:
         """We are in a cluster: tell what structures and schemas there were, then merge."""
         data, self._entries = self._entries, None
         self._cause = self._ctx.cause
-        if data is None:
-            return
-        if not data.leftovers and not data.entries:
+        if data is None or not (data.leftovers or data.entries):
             return
         self._ctx.note(
             "split_brain.merging", entries=data.entry_count, fragments=len(data.leftovers)
@@ -193,7 +192,7 @@ class Merging:
         """
         ctx, offer = self._ctx, piece.offer
         if offer.asked is None or not ctx.is_member(offer.asked):
-            offer.asked = self._table.primary(piece.leftover.partition_id)
+            offer.asked = self._table.row(piece.leftover.partition_id)[0]
         if offer.asked is None or not ctx.is_member(offer.asked):
             piece.is_refused = True
             return
@@ -230,7 +229,8 @@ class Merging:
         leftover.remaining -= piece.offer.message.entries
         self._progress_us = self._ctx.now_us
         before = self.totals.get(leftover.namespace, MergeCounts())
-        self.totals[leftover.namespace] = add_counts(before, answered.counts)
+        pairs = zip(astuple(before), astuple(answered.counts), strict=True)
+        self.totals[leftover.namespace] = MergeCounts(*map(sum, pairs))
         if leftover.remaining:
             self._waiting.append(leftover)
         else:
@@ -252,9 +252,3 @@ class Merging:
         done, self.on_done = self.on_done, None
         if done is not None:
             done()
-
-
-def add_counts(one: MergeCounts, other: MergeCounts) -> MergeCounts:
-    """The sums."""
-    names = MergeCounts.__struct_fields__
-    return MergeCounts(*(getattr(one, name) + getattr(other, name) for name in names))

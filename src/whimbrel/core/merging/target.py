@@ -117,7 +117,7 @@ class MergeTarget:
             return "there is no such partition"
         try:
             # However few backups are there: the entries were acknowledged elsewhere.
-            self._plane.outgoing.admit(self._plane.partition(message.partition_id), None)
+            self._plane.outgoing.admit(self._plane.partitions[message.partition_id], None)
         except (RetryableError, OverloadedError) as error:
             return str(error)
         return ""
@@ -131,7 +131,7 @@ class MergeTarget:
         is_outdated = self._plane.holdings.is_destroyed(namespace, message.generation)
         # One destroyed by the bigger part meanwhile: its data do not come back.
         if not is_outdated and self._registry.get(kind, name) is not None:
-            partition = self._plane.partition(message.partition_id)
+            partition = self._plane.partitions[message.partition_id]
             counts = self._services[kind].merge(partition, namespace, message.chunk, reply)
         rest = max(0, message.entries - sum(msgspec.structs.astuple(counts)))
         counts = msgspec.structs.replace(counts, discarded=counts.discarded + rest)

@@ -14,13 +14,13 @@ from whimbrel.core.check import check
 from whimbrel.core.ids import EMPTY_ROW, REPLICA_SLOTS, MemberId, PartitionId, Row
 from whimbrel.core.jobs import Job, finish
 from whimbrel.core.migration.context import MigrationContext
-from whimbrel.core.migration.member_changes import departed, forfeited, reason_of
+from whimbrel.core.migration.member_changes import forfeited, reason_of
 from whimbrel.core.migration.plan_execution import DISPATCH_TIMER, PlanExecution
 from whimbrel.core.migration.progress import MigrationProcess
 from whimbrel.core.migration.recovery import Recovery
 from whimbrel.core.migration.repair import Repair
 from whimbrel.core.migration.requests import Asking
-from whimbrel.core.model import ClusterState, MemberList, Step
+from whimbrel.core.model import ClusterState, MemberList, Step, members_left
 from whimbrel.core.partition.assignment import assigning
 from whimbrel.core.partition.groups import group_warnings, member_groups
 from whimbrel.core.partition.planner import plan_row, remove_cycles
@@ -128,7 +128,7 @@ class ControlLoop:
 
     def members_changed(self, old: MemberList, new: MemberList) -> None:
         """A new list: settle what departures settle; plan anew when the data members changed."""
-        gone = departed(old, new)
+        gone = dict.fromkeys(members_left(old, new))
         cause = self._ctx.cause
         self.recovery.members_changed(gone)
         if self.recovery.running:
@@ -171,10 +171,6 @@ class ControlLoop:
             if self._versioning.may_begin(1):
                 self._process = self._reporter.begin(reason, self._ctx.cause)
                 self.repair.run(self._process, self.execution.running_migrations)
-
-    def retry_due(self) -> None:
-        """The pause after a failed plan is over (ADL-50)."""
-        self.trigger("retry after a failed migration")
 
     def stamp_due(self) -> None:
         """Time to compare tables (ADL-10)."""
@@ -219,14 +215,10 @@ class ControlLoop:
 
     def _begin(self, job: Job[None]) -> None:
         """Do a stage: at once when the table is small, else piece by piece."""
-        if self._is_large:
+        if self._manager.table.partition_count > self._ctx.settings.step_rows_max:
             self._job, self._job_cause = job, self._ctx.cause
         else:
             finish(job)
-
-    @property
-    def _is_large(self) -> bool:
-        return self._manager.table.partition_count > self._ctx.settings.step_rows_max
 
     def _go_on_soon(self) -> None:
         """Have the next turn go on with what this step has left."""
@@ -357,7 +349,7 @@ class ControlLoop:
             self._put_off(process.reason)
             return
         self.postponed = ""
-        yield from self.execution.loading(plan)
+        yield from self.execution.queue.loading(plan, self.execution.late)
         self.execution.load(plan, process)
         self._planning = True
         self._ctx.note("migration.planned", steps=process.planned, reason=process.reason)
@@ -395,10 +387,7 @@ class ControlLoop:
 
     def _groups(self) -> list[tuple[MemberId, ...]]:
         """The members that may get replicas, by place: neither lite nor leaving (ADL-01)."""
-        members = [
-            member for member in self._ctx.data_members() if member.id not in self._ctx.leaving
-        ]
-        settings = self._ctx.settings
+        members, settings = self._ctx.staying(), self._ctx.settings
         return member_groups(members, settings.member_group, settings.member_group_patterns)
 
     def _targets(self) -> Job[list[Row]]:
@@ -537,7 +526,7 @@ class ControlLoop:
 
     def _all_leave(self) -> bool:
         """Whether every data member wants to leave: then there is nobody to hand over to."""
-        return all(member.id in self._ctx.leaving for member in self._ctx.data_members())
+        return not self._ctx.staying()
 
     def _let_leave(self) -> None:
         """Tell members that have handed over everything, once per request."""

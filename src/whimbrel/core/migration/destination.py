@@ -142,9 +142,7 @@ class DestinationSide:
         if sender != self._ctx.master:
             self._ctx.note("migration.foreign_promotion", "warning", sender=sender)
             return
-        table = self._manager.table
-        rows = list(table.rows_of(message.image))
-        table.take_losses(message.image.losses)
+        rows = self._manager.table.take_image(message.image)
         taken, reason = self._versioning.take_promoted(self._manager, rows)
         if sender != self._ctx.id:
             for migration in message.migrations:

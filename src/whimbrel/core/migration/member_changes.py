@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.model import MemberInfo, MemberList, members_came, members_left
 
 
 def reason_of(old: MemberList, new: MemberList) -> str:
     """Why a new list calls for a new plan, in words; empty when it does not."""
-    dropped = [info for info in old.missing if not _has_seat(new, info.id)]
-    if dropped:
+    if not all(_has_seat(new, info.id) for info in old.missing):
         return "missing members did not return"
-    joined_count = len(departed(new, old))
-    left_count = len(departed(old, new))
+    joined_count = len(members_came(old, new))
+    left_count = len(members_left(old, new))
     if joined_count and left_count:
         return "members joined and left"
     if joined_count:
@@ -23,20 +22,9 @@ def reason_of(old: MemberList, new: MemberList) -> str:
     return "a member changed between lite and data" if kinds_changed else ""
 
 
-def departed(old: MemberList, new: MemberList) -> dict[MemberId, None]:
-    """Members of the old list that are not in the new one, as the processes they were.
-
-    A member that restarted with its identity is another process and has lost its data (M4).
-    """
-    present = {member.id: member.started_us for member in new.members}
-    return {
-        member.id: None for member in old.members if present.get(member.id, -1) != member.started_us
-    }
-
-
 def forfeited(old: MemberList, new: MemberList) -> dict[MemberId, None]:
-    """Who has lost its seats with this list: departed, and not kept as missing (GCM-09)."""
-    gone = [member for member in departed(old, new) if not new.is_missing(member)]
+    """Who has lost its seats with this list: it left, and is not kept as missing (GCM-09)."""
+    gone = [member for member in members_left(old, new) if not new.is_missing(member)]
     dropped = [info.id for info in old.missing if not _has_seat(new, info.id)]
     return dict.fromkeys((*gone, *dropped))
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from whimbrel.core.check import check
 from whimbrel.core.ids import MemberId, PartitionId
-from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
     MigrationCommitAnswered,
     MigrationCommitRequested,
@@ -109,10 +108,6 @@ class PlanExecution:
         self._process = None
 
     # -- the plan -------------------------------------------------------------------------
-
-    def loading(self, plan: Sequence[tuple[PartitionId, Sequence[Step]]]) -> Job[None]:
-        """Queue a plan's steps; ``load`` must follow."""
-        return self.queue.loading(plan, self.late)
 
     def load(
         self, plan: Sequence[tuple[PartitionId, Sequence[Step]]], process: MigrationProcess

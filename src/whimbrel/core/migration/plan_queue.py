@@ -37,11 +37,6 @@ TURNS = 1 << 32
 """The turns of one sort of steps lie evenly between 0 and this."""
 
 
-def is_refill(step: Step) -> bool:
-    """Whether a step fills a hole at nobody's cost: a COPY or a plain SHIFT UP (ADL-67)."""
-    return step.kind in (MigrationKind.COPY, MigrationKind.SHIFT_UP) and step.source is None
-
-
 class PlanQueue:
     """Steps that have not started, and the load of every member.
 
@@ -110,16 +105,14 @@ class PlanQueue:
             for position, pid in enumerate(pids)
         }
 
-    def drop(self) -> int:
-        """Forget all that waits; returns how many steps that were. The load stays."""
-        dropped = self.waiting_count
+    def drop(self) -> None:
+        """Forget all that waits. The load stays."""
         self._queues.clear()
         self._heads.clear()
         self._pairs_of.clear()
         self._touched.clear()
         self._clears.clear()
         self.waiting_count = 0
-        return dropped
 
     def _offer(self, pid: PartitionId) -> None:
         """Make the head of a partition's queue wait for its endpoints."""
@@ -137,7 +130,7 @@ class PlanQueue:
         pair = (source, destination)
         heap = self._heads.setdefault(pair, [])
         late = pid in self._late or destination in self._late or source in self._late
-        heapq.heappush(heap, (int(late), 0 if is_refill(step) else 1, self._turns[pid], pid))
+        heapq.heappush(heap, (int(late), 0 if step.is_refill else 1, self._turns[pid], pid))
         for member in pair:
             self._pairs_of.setdefault(member, {})[pair] = None
             self._touched[member] = None

@@ -66,11 +66,6 @@ class MigrationProcess:
         """Steps that are planned and not started."""
         return self.planned - self.running - self.completed - self.failed - self.dropped
 
-    @property
-    def remaining(self) -> int:
-        """Planned and not done: waiting, running or dropped."""
-        return self.planned - self.completed - self.failed
-
     def document(self, now_us: int) -> dict[str, Figure]:
         """The PROCESS document of the admin interface; ``eta_s`` is None when nobody can say."""
         ended = now_us if self.ended_us is None else self.ended_us
@@ -84,7 +79,7 @@ class MigrationProcess:
             "reason": self.reason,
             "planned": self.planned,
             "completed": self.completed,
-            "remaining": self.remaining,
+            "remaining": self.planned - done,
             "failed": self.failed,
             "copies": self.copies,
             "promotions": self.promotions,

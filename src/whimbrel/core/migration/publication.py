@@ -431,8 +431,7 @@ class NewsSubscriber:
         if sender != self._ctx.master or sender == self._ctx.id:
             self._ctx.note("migration.foreign_table", "warning", sender=sender)
             return
-        rows = list(self._manager.table.rows_of(message.image))
-        self._manager.table.take_losses(message.image.losses)
+        rows = self._manager.table.take_image(message.image)
         publisher = self._ctx.members.get(sender)
         if publisher != self._publisher:
             self.forget()  # numbers of another master, or of one that has restarted

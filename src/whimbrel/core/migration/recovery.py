@@ -96,8 +96,7 @@ class Recovery:
         inquiry = self._inquiries.get(sender)
         if not self.running or message.round != self._round or inquiry is None:
             return
-        rows = list(self._manager.table.rows_of(message.image))
-        self._manager.table.take_losses(message.image.losses)
+        rows = self._manager.table.take_image(message.image)
         if not message.part:
             inquiry.rows, inquiry.parts = [], 0
         if message.part != inquiry.parts:

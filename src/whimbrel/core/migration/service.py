@@ -107,7 +107,7 @@ class Migrations:
             STAMP_TIMER: self.loop.stamp_due,
             SLICE_TIMER: self.loop.slice_due,
             ACCOUNT_TIMER: account.go_on,
-            RETRY_TIMER: self.loop.retry_due,
+            RETRY_TIMER: lambda: self.loop.trigger("retry after a failed migration"),
         }
 
     def tell_events(self, emit: Callable[[GridEvent], None]) -> None:

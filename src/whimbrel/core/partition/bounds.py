@@ -8,7 +8,7 @@ import msgspec
 
 from whimbrel.core.ids import MemberId, Row
 from whimbrel.core.partition.board import HOLE, Board
-from whimbrel.core.partition.quotas import lowest_copy_count, replica_quotas
+from whimbrel.core.partition.quotas import replica_quotas
 
 SETS_OF_GROUPS_MAX = 8
 """Groups of which every set is looked at for what it forces; of more only single ones."""
@@ -74,7 +74,9 @@ def lower_bound_copies(
     if board.depth == 0:
         return 0
     quotas = replica_quotas(len(rows), board.depth, board.kept_loads, board.group_of)
-    least = lowest_copy_count(board.hole_count, board.kept_loads, quotas)
+    # No plan can do without a copy per hole, and per replica that a member lacks.
+    loads = zip(quotas, board.kept_loads, strict=True)
+    least = max(board.hole_count, sum(max(0, quota - load) for quota, load in loads))
     if board.is_ungrouped or board.has_spares:
         return least
     return max(least, board.hole_count + _forced_by_groups(board, quotas))

@@ -416,7 +416,7 @@ def prioritise(steps: Sequence[Step]) -> tuple[Step, ...]:
     """
     ordered = list(steps)
     for position, step in enumerate(steps):
-        if not _heals(step):
+        if not step.is_refill:
             continue
         place = position
         while place > 0 and _may_overtake(step, ordered[place - 1]):
@@ -426,13 +426,8 @@ def prioritise(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(ordered)
 
 
-def _heals(step: Step) -> bool:
-    """Whether a step adds a copy or brings one up, and takes nothing from anybody."""
-    return step.source is None and step.kind in (MigrationKind.COPY, MigrationKind.SHIFT_UP)
-
-
 def _may_overtake(step: Step, other: Step) -> bool:
     """Whether a healing step may run before another step that is planned earlier."""
-    if _heals(other) or step.destination in (other.source, other.destination):
+    if other.is_refill or step.destination in (other.source, other.destination):
         return False
     return other.source_new < 0 or other.source_new >= step.destination_new

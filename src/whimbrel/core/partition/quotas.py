@@ -89,9 +89,3 @@ def primary_quotas(
             quotas[member] += 1
             extra -= 1
     return quotas
-
-
-def lowest_copy_count(hole_count: int, loads: Sequence[int], quotas: Sequence[int]) -> int:
-    """The copies no plan can do without: a copy per hole, and per replica a member lacks."""
-    lacking = sum(max(0, quota - load) for quota, load in zip(quotas, loads, strict=True))
-    return max(hole_count, lacking)

@@ -87,10 +87,6 @@ class PartitionTable:
         """The version of a partition; 0 before its first arrangement."""
         return self.versions[partition_id]
 
-    def primary(self, partition_id: PartitionId) -> MemberId | None:
-        """The primary of a partition, None when it has none."""
-        return self.rows[partition_id][0]
-
     def state(self, partition_id: PartitionId) -> RowState:
         """Row and version of a partition as one value."""
         return RowState(partition_id, self.versions[partition_id], self.rows[partition_id])
@@ -199,8 +195,10 @@ class PartitionTable:
         losses = tuple([known[PartitionId(pid)] for pid in pids if pid in known]) if known else ()
         return TableImage(members, tuple(pids), versions, b"".join(slots), losses)
 
-    def rows_of(self, image: TableImage) -> list[RowState]:
-        """The rows of a received image, in its order; all of it is checked first.
+    def take_image(self, image: TableImage) -> list[RowState]:
+        """Take the losses of a received image, and give its rows, in its order, to be applied.
+
+        All of it is checked first.
 
         Raises:
             ProtocolError: Sizes, partition ids, versions or slots do not fit one another or
@@ -241,6 +239,7 @@ class PartitionTable:
             if not version:
                 _demand(row == EMPTY_ROW, "a row without a version must be empty")
             rows.append(RowState(PartitionId(pid), version, row))
+        self.take_losses(image.losses)
         return rows
 
 
@@ -266,10 +265,7 @@ def filled_count(row: Row) -> int:
 
 def _is_distinct(row: Row) -> bool:
     """Whether no member stands twice in a row."""
-    for index, member in enumerate(row):
-        if member is not None and member in row[index + 1 :]:
-            return False
-    return True
+    return len(dict.fromkeys(row)) - (None in row) == filled_count(row)
 
 
 def _add(counts: dict[MemberId, int], member: MemberId, change: int) -> None:

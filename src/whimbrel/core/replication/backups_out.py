@@ -156,8 +156,7 @@ class BackupsOut:
                     payloads.append((member, fresh[0]))
                 else:
                     payloads += [(member, payload) for payload in fresh]
-            if outbox.is_full(limit):
-                congested += 1
+            congested += outbox.is_full(limit)
         self._congested = congested
         self.must_ask = congested + len(self._shortage.lacking)
         self.has_backups = congested > 0

@@ -56,16 +56,11 @@ class EntryCounts:
 
     def take(self, sender: MemberId, census: Census) -> None:
         """What a primary tells; whoever is not the primary in our table is not believed."""
+        names = census.namespaces
         for pid, held in census.entries.items():
             if 0 <= pid < len(self._partitions) and self._partitions[pid].row[0] == sender:
-                self._told[pid] = (
-                    self._ctx.wall_ms,
-                    {
-                        census.namespaces[position]: entries
-                        for position, entries in held.items()
-                        if 0 <= position < len(census.namespaces)
-                    },
-                )
+                counts = {names[at]: count for at, count in held.items() if 0 <= at < len(names)}
+                self._told[pid] = (self._ctx.wall_ms, counts)
 
     def last_told(self, pid: PartitionId, namespace: Namespace) -> tuple[int | None, int | None]:
         """Entries and the wall clock of their telling; both None when nobody has told them."""

@@ -70,11 +70,7 @@ class DataPlane:
         self.roles = Roles(
             ctx, self.holdings, self.anti_entropy, self.syncs, self.recovery, self.handovers
         )
-        self._handlers = self._make_handlers()
-
-    def _make_handlers(self) -> dict[object, Callable[[MemberId, Any], None]]:
-        """Who takes which message, copies by their purpose; each takes its own type."""
-        return {
+        self._handlers: dict[object, Callable[[MemberId, Any], None]] = {
             m.VersionsTold: self.anti_entropy.versions_told,
             m.SyncRequested: self.anti_entropy.sync_requested,
             m.SyncRefused: self.syncs.refused,
@@ -87,10 +83,7 @@ class DataPlane:
             (m.TransferSent, m.Purpose.RECOVERY): self.recovery.sent,
             (m.TransferAnswered, m.Purpose.RECOVERY): self.recovery.exchange.answered,
         }
-
-    def partition(self, pid: int) -> PartitionReplica:
-        """The partition with this number."""
-        return self.partitions[pid]
+        """Who takes which message, copies by their purpose; each takes its own type."""
 
     def apply_acks(self, sender: MemberId, payload: bytes) -> None:
         """Take an ACKS payload; what its sender has refused is settled with the new primary.

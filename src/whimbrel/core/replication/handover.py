@@ -85,8 +85,7 @@ class Handovers:
         expired = 0
         for pid, waiting in list(self._refused.items()):
             late = [one for one in waiting if one.since_us <= before_us]
-            for one in late:
-                expired += self._fail(one, FAILED_TIMEOUT)
+            expired += sum(self._fail(one, FAILED_TIMEOUT) for one in late)
             self._keep(pid, [one for one in waiting if one.since_us > before_us])
         return expired
 

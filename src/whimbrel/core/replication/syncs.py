@@ -120,8 +120,7 @@ class Syncs:
         wanted = tuple(namespaces[:free])
         doubted = {namespace: partition.fragments[namespace] for namespace in wanted}
         shadows = Shadows(self._holdings, pid, partition.index)
-        sync = Asked(ctx, primary, shadows, doubted)
-        self.exchange.asked[pid] = sync
+        sync = self.exchange.asked[pid] = Asked(ctx, primary, shadows, doubted)
         self._not_before_us.pop(pid, None)
         self.counters["syncs_requested"] += 1
         version, index = partition.version, partition.index

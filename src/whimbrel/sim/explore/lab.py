@@ -305,7 +305,7 @@ class _Step:
         try:
             pid = self.lab.world.partition_of(number)
             maps = member.service(MapService)
-            maps.set(plane.partition(pid), NAMESPACE, KEYS[number], b"\0" * 8 + b"v", reply)
+            maps.set(plane.partitions[pid], NAMESPACE, KEYS[number], b"\0" * 8 + b"v", reply)
         except RetryableError:
             return
         if reply.remaining <= 0 and not reply.failed:

@@ -28,7 +28,7 @@ def strangers_unheard(engine: Engine) -> None:
             return
         for migration in message.completed:
             manager.apply_completed(migration)
-        for row in list(manager.table.rows_of(message.image)):
+        for row in manager.table.take_image(message.image):
             manager.apply_row(row)
         member.migrations.conclude()
         ctx.send(sender, PublicationAnswered(message.publication, True, 0))
@@ -170,7 +170,7 @@ def restart_recognised(engine: Engine) -> None:
 
 def numbers_by_majority(engine: Engine) -> None:
     """Whoever claims mastership gives the main numbers out, however few follow it."""
-    replace(engine.member.membership.numbers, "_has_quorum", lambda _attempt: True)
+    replace(engine.member.membership.numbers, "_has_quorum", lambda _numbering, _attempt: True)
 
 
 GUARDS: tuple[Bug, ...] = (

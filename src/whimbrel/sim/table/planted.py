@@ -89,7 +89,7 @@ def backup_takes_writes(engine: Engine) -> None:
 
     def take(request: Request) -> None:
         operation = server.operations.in_partition.get(request.type)
-        partition = dataplane.partition(request.partition)
+        partition = dataplane.partitions[request.partition]
         is_write = operation is not None and operation.is_write
         if operation is None or not is_write or partition.index != 1 or not partition.fragments:
             route(request)

@@ -234,8 +234,7 @@ class TableSubscriber:
             self._ctx.note("migration.foreign_table", "warning", sender=sender)
             return
         table = self._manager.table
-        rows = list(table.rows_of(message.image))
-        table.take_losses(message.image.losses)
+        rows = table.take_image(message.image)
         if apply_table(self._manager, message.version, rows):
             own = [one for one in self._recent.values() if one.final_version > message.version]
             self._recent = {one.id: one for one in (*message.completed, *own)}
