@@ -12,6 +12,7 @@ GridError
         UnsupportedError
         StateForbidsError   the cluster state does not allow it; nothing has happened
         IllegalStateError
+        IllegalMonitorStateError  the caller does not hold the lock; nothing has happened
     ProtocolError           bytes that do not follow a protocol of ours
     SerializationError
     AuthenticationError
@@ -99,6 +100,12 @@ class IllegalStateError(OperationError):
     """What was asked for is not possible as things stand; it may be later."""
 
     reason = "illegal_state"
+
+
+class IllegalMonitorStateError(OperationError):
+    """The caller does not hold the lock that it gives back; nothing has happened."""
+
+    reason = "not_the_owner"
 
 
 class ProtocolError(GridError):

@@ -25,16 +25,16 @@ def words_of(problem: BaseException | None) -> str:
 
 
 def test_refusals_name_what_is_missing() -> None:
-    """Goal: lists, locks, SQL, listeners with a predicate and near caches are refused at once; the
-    sentence says what is missing, at least in what the client hides and in the member's events.
-    Method: the official client; the map still works afterwards.
+    """Goal: lists, locks of multimaps, SQL, listeners with a predicate and near caches are refused
+    at once; the sentence says what is missing, at least in what the client hides and in the
+    member's events. Method: the official client; the map still works afterwards.
     """
     calls: dict[str, Callable[[Any, Any], Any]] = {
         "lists": lambda client, _: client.get_list("l").blocking().add(1),
         "sets": lambda client, _: client.get_set("s").blocking().add(1),
         "SQL": lambda client, _: list(client.sql.execute("select 1").result()),
         "transactions": lambda client, _: client.new_transaction().begin(),
-        "locks": lambda _, numbers: numbers.lock("a"),
+        "locks of multimaps": lambda client, _: client.get_multi_map("m").blocking().lock("a"),
         "queries and predicates": lambda _, numbers: numbers.values(sql("n > 5")),
         "listeners with a predicate": lambda _, numbers: numbers.add_entry_listener(
             predicate=sql("n > 5"), added_func=print

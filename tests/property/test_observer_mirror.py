@@ -9,7 +9,9 @@ import pytest
 from tests.property.test_replication_random import PARTITIONS, Story
 from tests.unit.replication_net import Host, key, map_of, value
 
+from whimbrel.core.ids import Namespace
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.structures.map.locks import Locks
 from whimbrel.structures.map.settings import MapSettings
 from whimbrel.structures.map.store import MapStore
 
@@ -54,7 +56,10 @@ class Mirror:
         }
         assert self.stores.keys() == held.keys()
         for place, store in held.items():
-            assert self.stores[place].records == store.records, place  # type: ignore[attr-defined]
+            mirror = self.stores[place]
+            assert mirror.records == store.records, place  # type: ignore[attr-defined]
+            own, told = store.locks or Locks(), mirror.locks or Locks()  # type: ignore[attr-defined]
+            assert (own.held, own.unlocked) == (told.held, told.unlocked), place
 
 
 class Observed(Story):
@@ -87,7 +92,7 @@ class Observed(Story):
             return
         host, name = self.net[primary], self.rng.choice(MAPS)
         partition, number = host.plane.partitions[pid], key(100_000 + self.rng.randrange(12))
-        match self.rng.randrange(6):
+        match self.rng.randrange(7):
             case 0:
                 host.maps.remove(partition, map_of(name), number, None)
             case 1 if self.rng.random() < 0.2 and name != "m":
@@ -98,8 +103,22 @@ class Observed(Story):
                 host.maps.sweep(host.ctx.wall_ms, 100)
             case 4 if self.rng.random() < 0.1 and name != "m":
                 self.destroy(name)
+            case 5:
+                self.lock(host, partition, map_of(name))
             case _:
                 host.maps.put(partition, map_of(name), number, value(str(self.rng.random())), None)
+
+    def lock(self, host: Host, partition: PartitionReplica, namespace: Namespace) -> None:
+        """Lock or unlock a key that nobody writes."""
+        self.reference = getattr(self, "reference", 0) + 1
+        number, owner = key(200_000 + self.rng.randrange(3)), bytes(24)
+        if self.rng.random() < 0.5:
+            lease_ms = self.rng.choice((-1, 200))
+            host.maps.locks.lock(
+                partition, namespace, number, owner, lease_ms, self.reference, None
+            )
+        elif host.maps.locks.is_locked(partition, namespace, number):
+            host.maps.locks.unlock(partition, namespace, number, owner, self.reference, None)
 
     def destroy(self, name: str) -> None:
         """A map ends; the members hear of it at once."""

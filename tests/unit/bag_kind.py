@@ -29,7 +29,7 @@ from whimbrel.wire.frames import RawMessage
 
 BAG = "bag"
 SERVICE = "test:bagService"
-ADD, HAS, ITEMS = "Map.forceUnlock", "Map.isLocked", "Map.project"
+ADD, HAS, ITEMS = "MultiMap.forceUnlock", "MultiMap.isLocked", "Map.project"
 LISTEN = "Map.addNearCacheInvalidationListener"
 ADDED = 1
 _LENGTH = struct.Struct("<I")

@@ -18,6 +18,7 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.structures.map import eviction
 from whimbrel.structures.map.eviction import SAMPLE, choose, quota_of
+from whimbrel.structures.map.locks import CLIENT_BYTES, owner_of
 from whimbrel.structures.map.merging import make_chunk
 from whimbrel.structures.map.policies import HIGHER_HITS, PASS_THROUGH
 from whimbrel.structures.map.record import UNSET, stored_key
@@ -141,6 +142,27 @@ def test_a_bound_holds_whatever_goes(scene: Scene, policy: EvictionPolicy) -> No
     assert len(scene.there(policy)) == QUOTA
     assert scene.evicted == 200 - QUOTA
     assert scene.net["b"].plane.counters[EVICTED_COUNTER] == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_locked_stays(scene: Scene, policy: EvictionPolicy) -> None:
+    """Goal: an entry whose key somebody holds is not evicted, and a map that is locked whole takes
+    new ones all the same. Method: lock one of a full map and put many; then lock all.
+    """
+    owner = owner_of(bytes(CLIENT_BYTES), 1)
+
+    def lock(*numbers: int) -> None:
+        for number in numbers:
+            held = key(number)
+            scene.maps.locks.lock(scene.p, map_of(policy), held, owner, -1, number + 1, None)
+
+    scene.put(policy, *range(QUOTA))
+    lock(0)
+    scene.put(policy, *range(100, 200))
+    assert 0 in scene.there(policy) and len(scene.there(policy)) == QUOTA
+    lock(*scene.there(policy) - {0})
+    scene.put(policy, 300)
+    assert 300 in scene.there(policy) and len(scene.there(policy)) == QUOTA + 1
 
 
 def test_a_quota_of_one_keeps_the_newest(scene: Scene) -> None:
@@ -374,7 +396,7 @@ def test_entries_in_use_stay_in_a_large_map(policy: EvictionPolicy) -> None:
         store.put(stored, value("x"), now_ms)
         store.get(hot[now_ms % len(hot)], now_ms)
         if len(store) > 1_000:
-            store.remove(choose(store, policy, stored))
+            store.remove(choose(store, policy, stored) or b"")
     assert len(store) == 1_000
     if policy == RANDOM:
         ages = [int.from_bytes(one[-8:], "big") for one in store.records]

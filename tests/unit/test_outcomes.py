@@ -230,7 +230,14 @@ def moved_on(patch: Patch) -> Scene:
 def not_offered(patch: Patch) -> Scene:
     scene = Scene(patch)
     fields = {"key": to_data("k"), "thread_id": 1, "ttl": -1, "reference_id": 1}
-    scene.call = scene.client.ask("Map.lock", PID, name="b1", **fields)
+    scene.call = scene.client.ask("MultiMap.lock", PID, name="b1", **fields)
+    return scene
+
+
+def not_the_owner(patch: Patch) -> Scene:
+    scene = Scene(patch)
+    fields = {"key": to_data("k"), "thread_id": 1, "reference_id": 1}
+    scene.call = scene.client.ask("Map.unlock", PID, name="b1", **fields)
     return scene
 
 
@@ -254,6 +261,7 @@ def no_data_member(patch: Patch) -> Scene:
         (codes.ILLEGAL_ARGUMENT, too_large),
         (codes.ILLEGAL_ARGUMENT, not_all_fit),
         (codes.ILLEGAL_ARGUMENT, not_all_are_keys),
+        (codes.ILLEGAL_MONITOR_STATE, not_the_owner),
         (codes.ILLEGAL_STATE, passive),
         (codes.ILLEGAL_STATE, parked_when_it_became_passive),
         (codes.PARTITION_MIGRATING, parked_in_vain),

@@ -242,8 +242,9 @@ def test_unsupported_requests_are_refused_by_name(client: Client) -> None:
     with pytest.raises(Error, match=r"Map\.aggregate") as caught:
         client.call("Map.aggregate", name="m", aggregator=to_data(1))
     assert caught.value.code == 61
-    with pytest.raises(Error, match=r"Map\.lock"):
-        client.call("Map.lock", 3, name="m", key=to_data(1), thread_id=1, ttl=1, reference_id=1)
+    fields = {"key": to_data(1), "thread_id": 1, "ttl": 1, "reference_id": 1}
+    with pytest.raises(Error, match=r"MultiMap\.lock"):
+        client.call("MultiMap.lock", 3, name="m", **fields)
     client.send(frame(b"\x00\x01\x05\x00" + bytes(12), 0xC000 | FINAL))
     client.correlation = 0
     with pytest.raises(Error, match=r"List\.size"):

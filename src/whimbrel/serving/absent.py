@@ -32,9 +32,8 @@ ABSENT: tuple[tuple[str, str], ...] = (
         "Map.addNearCacheInvalidationListener Map.fetchNearCacheInvalidationMetadata",
     ),
     (
-        "locks",
-        "Map.lock Map.tryLock Map.isLocked Map.unlock Map.forceUnlock MultiMap.lock "
-        "MultiMap.tryLock MultiMap.isLocked MultiMap.unlock MultiMap.forceUnlock",
+        "locks of multimaps",
+        "MultiMap.lock MultiMap.tryLock MultiMap.isLocked MultiMap.unlock MultiMap.forceUnlock",
     ),
     (
         "entry processors and interceptors",

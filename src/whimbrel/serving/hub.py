@@ -6,6 +6,8 @@ and answer here. Knows no request and none of the parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from whimbrel.core.ids import MemberId
 from whimbrel.core.member import Member
 from whimbrel.errors import GridError
@@ -37,6 +39,8 @@ class Hub:
         self.clients: dict[bytes, Connection] = {}
         """Authenticated clients by uuid; the newest connection of each."""
         self.counters: dict[str, int] = {}
+        self.gauges: dict[str, Callable[[], float]] = {}
+        """Figures that kinds of structures have of their own, by name, for ``/metrics``."""
         self.outputs: list[Output] = []
         self.dirty: list[Origin] = []
         """Origins to flush at the end of this turn."""

@@ -35,6 +35,7 @@ from whimbrel.serving.listeners import Listeners, StructureEvent
 from whimbrel.serving.operations import Operations, RunAnywhere, Scope
 from whimbrel.serving.outputs import BULK, ToPeer
 from whimbrel.serving.parking import ParkingLot
+from whimbrel.serving.presence import Presence
 from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import IN_FLIGHT_MAX, Connection, ForwardOrigin, Origin, Request
 from whimbrel.serving.shares import Shares
@@ -85,6 +86,7 @@ class Server(Hub):
         self.forwarding = Forwarding(self, self.operations, self.parking, self.waits)
         self.shares = Shares(self, self.operations, self.admission)
         self.scatter = Scatter(self, self.operations, self.shares)
+        self.presence = Presence(self, self.scatter)
         self.listeners = Listeners(self, self.scatter)
         self.grid = GridEvents(self, self.listeners)
         self.views = Views(self)
@@ -229,7 +231,7 @@ class Server(Hub):
             self.scatter.on_call(peer, number, body)
 
     def _run_forwarded(self, origin: ForwardOrigin, body: bytes) -> None:
-        """Another member sends a request of one of its clients: a hop count and the request."""
+        """Another member sends a request of one of its clients: a head and the request."""
         if not body:
             raise ProtocolError("a forwarded request is empty")
         start = self.waits.came(origin, body)
@@ -272,6 +274,7 @@ class Server(Hub):
             for call, was_sent in self.calls.member_left(member):
                 self._lose(call, was_sent)
             self.waits.member_left(member)
+        self.presence.members_changed(old, new)
         self.waits.hurry(lambda request, wait: self._in_partition[request.type].is_guarded)
         self._newcomers += members_came(old, new)
         self.views.members_changed()
@@ -339,6 +342,7 @@ class Server(Hub):
         self.calls.tick()
         for service in self.member.services.values():
             service.sweep(self.ctx.wall_ms, SWEEP_PER_TICK)
+        self.presence.tick()
 
     def _can_go_on(self, partition_id: PartitionId) -> bool:
         partition = self._partitions[partition_id]

@@ -41,6 +41,8 @@ class Origin:
     dirty: bool = field(default=False, init=False)
     alive: bool = field(default=True, init=False)
     in_flight: int = field(default=0, init=False)
+    client_id: ClientId | None = field(default=None, init=False)
+    """Whose requests they are; None while it has not said."""
 
     def begin_waiting(self) -> None:
         """One more request waits for something; ``in_flight`` is lowered when it does no more.
@@ -62,7 +64,6 @@ class Connection(Origin):
     phase: Phase = Phase.PRELUDE
     prelude: bytes = b""
     splitter: MessageSplitter = field(default_factory=MessageSplitter)
-    client_id: ClientId | None = None
     client_name: str = ""
     labels: tuple[str, ...] = ()
     backup_correlation: int | None = None

@@ -29,14 +29,14 @@ from whimbrel.serving.hub import NOTIFY_WAIT_OVER, NOTIFY_WAKE, Hub
 from whimbrel.serving.parking import ParkingLot
 from whimbrel.serving.session import Connection, ForwardOrigin, Origin, Request, Wait
 from whimbrel.serving.wait_frames import (
-    WAITED,
+    ForwardHead,
     WouldWait,
-    attempt_head,
     decode_numbers,
     decode_would_wait,
+    encode_head,
     encode_numbers,
     encode_would_wait,
-    read_attempt_head,
+    read_head,
 )
 from whimbrel.serving.wait_queues import Hint, WaitQueues
 from whimbrel.wire import errors as codes
@@ -59,6 +59,8 @@ TRIES_PER_TICK: Final = 1_000
 ROUNDS_PER_TURN: Final = 1_000
 """How often in one turn those served may leave something for the next; the rest follows later."""
 NEVER_US: Final = 1 << 62
+FOR_EVER_MS: Final = -1
+"""What those wait whose request has no time-out."""
 
 TRY_AGAIN: Final = ALWAYS_RETRIED | {codes.OVERLOAD, codes.OPERATION_TIMEOUT}
 """Errors of an attempt after which its call goes on waiting: nothing has happened."""
@@ -266,26 +268,26 @@ class Waits:
     # -- trying again ---------------------------------------------------------------------
 
     def head_of(self, request: Request, primary: MemberId) -> bytes:
-        """What stands before a request that is sent on: the hops, and whose attempt it is."""
-        hops, wait = request.hops + 1, request.wait
-        if wait is None:
-            return bytes((hops,))
-        number = wait.number if wait.target == primary else 0
-        return attempt_head(hops, number, self._hub.ctx.now_us - request.since_us)
+        """What stands before a request that is sent on: the hops, whose it is, which attempt."""
+        wait, attempt = request.wait, None
+        if wait is not None:
+            number = wait.number if wait.target == primary else 0
+            attempt = (number, self._hub.ctx.now_us - request.since_us)
+        return encode_head(ForwardHead(request.hops + 1, request.origin.client_id, attempt))
 
     def came(self, origin: ForwardOrigin, body: bytes) -> int:
-        """A FORWARD is here: note whose attempt it is; returns where the request begins.
+        """A FORWARD is here: note whose it is, and which attempt; where the request begins.
 
         Raises:
             ProtocolError: It is shorter than its head.
         """
-        origin.hops = body[0] & ~WAITED
-        if origin.hops == body[0]:
-            return 1
-        number, age_us, start = read_attempt_head(body)
-        place = self.queues.come(origin.member, number)
-        since_us = self._hub.ctx.now_us - age_us
-        origin.place = place or (since_us, self.queues.next_number())
+        head, start = read_head(body)
+        origin.hops, origin.client_id, attempt = head
+        if attempt is not None:
+            number, age_us = attempt
+            place = self.queues.come(origin.member, number)
+            since_us = self._hub.ctx.now_us - age_us
+            origin.place = place or (since_us, self.queues.next_number())
         return start
 
     def _try(self, request: Request) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from whimbrel.errors import (
     AuthenticationError,
     GridError,
+    IllegalMonitorStateError,
     IllegalStateError,
     IndeterminateError,
     OperationError,
@@ -36,6 +37,7 @@ INSTANCE_NOT_ACTIVE: Final = 19
 OVERLOAD: Final = 20
 SERIALIZATION: Final = 21
 ILLEGAL_ARGUMENT: Final = 23
+ILLEGAL_MONITOR_STATE: Final = 26
 ILLEGAL_STATE: Final = 27
 MEMBER_LEFT: Final = 33
 OPERATION_TIMEOUT: Final = 38
@@ -172,6 +174,7 @@ _BY_ERROR: tuple[tuple[type[GridError], int], ...] = (
     (UnsupportedError, UNSUPPORTED_OPERATION),
     (StateForbidsError, ILLEGAL_STATE),
     (IllegalStateError, ILLEGAL_STATE),
+    (IllegalMonitorStateError, ILLEGAL_MONITOR_STATE),
     (UsageError, ILLEGAL_ARGUMENT),
     (ProtocolError, ILLEGAL_ARGUMENT),
     (SerializationError, SERIALIZATION),
@@ -188,6 +191,7 @@ _BY_CODE: dict[int, type[GridError]] = {
     SERIALIZATION: SerializationError,
     AUTHENTICATION: AuthenticationError,
     ILLEGAL_ARGUMENT: UsageError,
+    ILLEGAL_MONITOR_STATE: IllegalMonitorStateError,
     ILLEGAL_STATE: UsageError,
 }
 

@@ -91,7 +91,12 @@ def leftovers_of(
         fragments = partition.fragments
         if fragments and hottest_index(partition.row, is_listed) == partition.index:
             held = [fragments[namespace] for namespace in sorted(fragments)]
-            found += [Leftover(one, partition.row) for one in held if len(one.store)]
+            # without entries it may hold something all the same that its kind has to give up
+            found += [
+                Leftover(one, partition.row)
+                for one in held
+                if len(one.store) or one.store.bytes_used
+            ]
     return found
 
 

@@ -6,8 +6,8 @@ entry comes, so that a decision needs nothing but the partition at hand. Keys ar
 a map that is full has about as many entries as bound times data members.
 
 Which entry goes is decided by its use among a few that are sampled, as exact orders cost memory and
-time with each read. An entry that has just been written never goes. Whoever evicts is the primary;
-backups are told to remove what it removed.
+time with each read. An entry that has just been written never goes, nor does one whose key somebody
+has locked. Whoever evicts is the primary; backups are told to remove what it removed.
 """
 
 from __future__ import annotations
@@ -69,21 +69,28 @@ class Evictor:
         spared: bytes,
         count: int,
     ) -> None:
-        """Evict so many entries, none if ``count`` is negative. That with the key ``spared`` stays;
-        beside it there are more of them.
+        """Evict so many entries, none if ``count`` is negative; that with the key ``spared`` stays.
+
+        Beside it there are more of them. Fewer go where those that are looked at are locked.
         """
         store = cast("MapStore", fragment.store)
         for _ in range(count):
             key = choose(store, policy, spared)
+            if key is None:
+                return
             data = store.key_data(key)
             record, operation = store.remove(key)
             if record is not None:
                 self._tell(partition, fragment, data, record[RECORD_BYTES:], operation)
 
 
-def choose(store: MapStore, policy: str, spared: bytes) -> bytes:
-    """The stored key of the entry that goes next; there is one beside ``spared``."""
+def choose(store: MapStore, policy: str, spared: bytes) -> bytes | None:
+    """The stored key of the entry that goes next; None where all of a sample are locked."""
     sample = store.sample(SAMPLE, spared)
+    if store.locks is not None:
+        sample = [key for key in sample if key not in store.locks.held]
+    if not sample:
+        return None
     if policy == LRU:
         return cast("UsageMapStore", store).least_recently_used(sample)
     if policy == LFU:

@@ -7,6 +7,7 @@ the others go through the table codec.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from whimbrel.core.ids import Namespace
@@ -15,6 +16,7 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.errors import UsageError
 from whimbrel.serving.entry_events import wants_entries
+from whimbrel.serving.handlers_client import answer
 from whimbrel.serving.handlers_events import register, remover
 from whimbrel.serving.listeners import GRID, Listener
 from whimbrel.serving.operations import (
@@ -27,9 +29,12 @@ from whimbrel.serving.operations import (
 )
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
-from whimbrel.serving.structure_handlers import Read, StructureHandlers, Write
+from whimbrel.serving.structure_handlers import Read, StructureHandlers
+from whimbrel.serving.waits import FOR_EVER_MS
 from whimbrel.serving.whole_structures import INT_MAX
 from whimbrel.structures.map.listening import ENCODERS, encode_lost, wants_losses
+from whimbrel.structures.map.locking import KeyLockedError
+from whimbrel.structures.map.locks import CLIENT_BYTES, Owner, owner_of
 from whimbrel.structures.map.record import EntryView
 from whimbrel.structures.map.service import DEFAULT_SPAN, EVICTED, MapService
 from whimbrel.structures.map.settings import NAME
@@ -51,6 +56,9 @@ FETCH_BATCH_MAX = 10_000
 LARGE_VALUE_BYTES = 4096
 """Values from this size on count towards the limit of reply bytes per turn."""
 
+Attempt = Callable[[PartitionReplica, Namespace, Fields, PendingReply, Owner | None], object]
+"""Makes the one field of the response, if it has one; a KeyLockedError makes the call wait."""
+
 
 class MapHandlers(StructureHandlers):
     """The map service's requests, as clients see them."""
@@ -59,6 +67,13 @@ class MapHandlers(StructureHandlers):
         """Begin with no map in use."""
         super().__init__(server, kind)
         self._maps = server.member.service(MapService)
+        locks = self._locks = self._maps.locks
+        server.presence.watch(lambda: locks.clients, locks.client_gone)
+        server.gauges[f"{NAME}_locks_held"] = lambda: locks.held
+        server.gauges[f"{NAME}_locks_ended_total"] = lambda: locks.ended
+        server.gauges[f"{NAME}_locks_of_gone_clients_total"] = lambda: locks.freed
+        server.gauges[f"{NAME}_locks_dropped_after_split_total"] = lambda: locks.dropped
+        self._attempts = self._writes()
 
     def operations(self) -> list[Operation[Any]]:
         """See ``StructureHandlers.operations``."""
@@ -68,11 +83,12 @@ class MapHandlers(StructureHandlers):
             **{name: self._reading(run) for name, run in self._reads().items()},
         }
         writes: dict[str, RunInPartition] = {
+            **self._attempts,
+            **self._lock_writes(),
             "put": self._put,
             "set": self._set,
             "remove": self._remove,
             "delete": self._delete,
-            **self._writes(),
         }
         remove = remover(self._server)
         listening: dict[str, RunOnConnection] = {
@@ -115,7 +131,7 @@ class MapHandlers(StructureHandlers):
         listener = Listener(connection, message[5], GRID, encode_lost, fields["local_only"], wants)
         register(self._server, listener, message)
 
-    # -- single keys, short cuts ----------------------------------------------------------
+    # -- single keys, short cuts: where the key's lock stops one, it goes the long way ----------
 
     def _get(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])
@@ -139,7 +155,11 @@ class MapHandlers(StructureHandlers):
         if namespace not in self._used:
             self._use(namespace)
         reply = self._begin(origin, message)
-        old = self._maps.put(partition, namespace, key, value, reply, ttl_ms)
+        try:
+            old = self._maps.put(partition, namespace, key, value, reply, ttl_ms)
+        except KeyLockedError:
+            self._attempts["put"](origin, partition, message)
+            return
         self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
 
     def _set(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
@@ -148,19 +168,31 @@ class MapHandlers(StructureHandlers):
         if namespace not in self._used:
             self._use(namespace)
         reply = self._begin(origin, message)
-        self._maps.set(partition, namespace, key, value, reply, ttl_ms)
+        try:
+            self._maps.set(partition, namespace, key, value, reply, ttl_ms)
+        except KeyLockedError:
+            self._attempts["set"](origin, partition, message)
+            return
         self._finish(origin, message, reply, empty_response(message[4], message[5], 0))
 
     def _remove(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])
         reply = self._begin(origin, message)
-        old = self._maps.remove(partition, self._namespace(raw), key, reply)
+        try:
+            old = self._maps.remove(partition, self._namespace(raw), key, reply)
+        except KeyLockedError:
+            self._attempts["remove"](origin, partition, message)
+            return
         self._finish(origin, message, reply, data_response(message[4], message[5], 0, old))
 
     def _delete(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         raw, key = decode_key_request(message[0], message[3])
         reply = self._begin(origin, message)
-        gone = self._maps.remove(partition, self._namespace(raw), key, reply) is not None
+        try:
+            gone = self._maps.remove(partition, self._namespace(raw), key, reply) is not None
+        except KeyLockedError:
+            self._attempts["delete"](origin, partition, message)
+            return
         self._finish(origin, message, reply, bool_response(message[4], message[5], 0, gone))
 
     # -- by the table ---------------------------------------------------------------------
@@ -188,6 +220,7 @@ class MapHandlers(StructureHandlers):
             "getEntryView": entry_view,
             "fetchKeys": fetch_keys,
             "fetchEntries": fetch_entries,
+            "isLocked": lambda p, n, f: {"response": self._locks.is_locked(p, n, f["key"])},
         }
 
     def _fetch(
@@ -201,52 +234,142 @@ class MapHandlers(StructureHandlers):
         return self._maps.fetch_entries(partition, namespace, cursor, min(batch, FETCH_BATCH_MAX))
 
     def _writes(self) -> dict[str, RunInPartition]:
+        """Writes of entries, those that have a short cut among them."""
         maps = self._maps
 
-        def try_put(p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply) -> bool:
-            """Always True, because nothing here makes a write wait for another."""
-            maps.set(p, n, f["key"], f["value"], r)
-            return True
+        def put(
+            p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply, o: Owner | None
+        ) -> bytes | None:
+            return maps.put(p, n, f["key"], f["value"], r, *_spans(f), o)
 
         def put_if_absent(
-            p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply
+            p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply, o: Owner | None
         ) -> bytes | None:
-            return maps.put_if_absent(p, n, f["key"], f["value"], r, *_spans(f))
+            return maps.put_if_absent(p, n, f["key"], f["value"], r, *_spans(f), o)
 
-        def store(p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply) -> None:
+        def store(
+            p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply, o: Owner | None
+        ) -> bool:
             """Transient or not is the same here: there is no store behind a map."""
-            maps.set(p, n, f["key"], f["value"], r, *_spans(f))
+            maps.set(p, n, f["key"], f["value"], r, *_spans(f), o)
+            return True
 
-        answering: tuple[tuple[str, Write], ...] = (
+        def remove(
+            p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply, o: Owner | None
+        ) -> bool:
+            return maps.remove(p, n, f["key"], r, owner=o) is not None
+
+        answering: tuple[tuple[str, Attempt], ...] = (
+            ("put", put),
+            ("remove", lambda p, n, f, r, o: maps.remove(p, n, f["key"], r, owner=o)),
+            ("delete", remove),
             ("putIfAbsent", put_if_absent),
-            ("putWithMaxIdle", lambda p, n, f, r: maps.put(
-                p, n, f["key"], f["value"], r, *_spans(f))),
+            ("putWithMaxIdle", put),
             ("putIfAbsentWithMaxIdle", put_if_absent),
-            ("tryPut", try_put),
-            ("tryRemove", lambda p, n, f, r: maps.remove(p, n, f["key"], r) is not None),
-            ("replace", lambda p, n, f, r: maps.replace(p, n, f["key"], f["value"], r)),
-            ("replaceIfSame", lambda p, n, f, r: maps.replace_if_same(
-                p, n, f["key"], f["test_value"], f["value"], r)),
-            ("removeIfSame", lambda p, n, f, r: maps.remove_if_same(
-                p, n, f["key"], f["value"], r)),
-            ("setTtl", lambda p, n, f, r: maps.set_ttl(p, n, f["key"], f["ttl"], r)),
-            ("evict", lambda p, n, f, r: maps.remove(p, n, f["key"], r, EVICTED) is not None),
+            ("tryPut", store),
+            ("tryRemove", remove),
+            ("replace", lambda p, n, f, r, o: maps.replace(p, n, f["key"], f["value"], r, o)),
+            ("replaceIfSame", lambda p, n, f, r, o: maps.replace_if_same(
+                p, n, f["key"], f["test_value"], f["value"], r, o)),
+            ("removeIfSame", lambda p, n, f, r, o: maps.remove_if_same(
+                p, n, f["key"], f["value"], r, o)),
+            ("setTtl", lambda p, n, f, r, o: maps.set_ttl(p, n, f["key"], f["ttl"], r, o)),
         )  # fmt: skip
-        silent: tuple[tuple[str, Write], ...] = (
-            ("putTransient", store),
-            ("setWithMaxIdle", store),
-            ("putTransientWithMaxIdle", store),
-            ("putAll", lambda p, n, f, r: maps.put_all(p, n, f["entries"], r)),
-        )  # fmt: skip
+        silent = ("set", "putTransient", "setWithMaxIdle", "putTransientWithMaxIdle")
         return {
-            **{name: self._writing(run) for name, run in answering},
-            **{name: self._writing(run, is_silent=True) for name, run in silent},
+            **{name: self._attempt(run) for name, run in answering},
+            **{name: self._attempt(store, is_silent=True) for name in silent},
+            "evict": self._attempt(
+                lambda p, n, f, r, o: maps.remove(p, n, f["key"], r, EVICTED, o) is not None,
+                is_patient=False,
+            ),
+            "putAll": self._writing(
+                lambda p, n, f, r: maps.put_all(p, n, f["entries"], r), is_silent=True
+            ),
         }
+
+    # -- locks ----------------------------------------------------------------------------
+
+    def _lock_writes(self) -> dict[str, RunInPartition]:
+        locks = self._locks
+
+        def lock(
+            p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply, o: Owner | None
+        ) -> bool:
+            owner = _known(o)
+            self._server.presence.seen(owner[:CLIENT_BYTES])
+            lease_ms = f["lease"] if "lease" in f else f["ttl"]
+            locks.lock(p, n, f["key"], owner, lease_ms, f["reference_id"], r)
+            return True
+
+        def unlock(
+            p: PartitionReplica, n: Namespace, f: Fields, r: PendingReply, o: Owner | None
+        ) -> None:
+            locks.unlock(p, n, f["key"], _known(o), f["reference_id"], r)
+
+        return {
+            "lock": self._attempt(lock, is_silent=True),
+            "tryLock": self._attempt(lock),
+            "unlock": self._attempt(unlock, is_silent=True),
+            "forceUnlock": self._writing(
+                lambda p, n, f, r: locks.force_unlock(p, n, f["key"], r), is_silent=True
+            ),
+        }
+
+    def _attempt(
+        self, run: Attempt, *, is_silent: bool = False, is_patient: bool = True
+    ) -> RunInPartition:
+        """A call that waits while another holds the lock of its key: as long as its ``timeout``
+        says, or for ever where it has none. False is the answer of one that does not wait longer.
+        """
+
+        def attempt(origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
+            _, fields = decode_request(message)
+            namespace = self._named(fields["name"])
+            self._use(namespace)
+            reply = self._begin(origin, message)
+            try:
+                result = run(partition, namespace, fields, reply, _owner(origin, fields))
+            except KeyLockedError as locked:
+                timeout_ms = fields.get("timeout")
+                has_end = timeout_ms is not None or not is_patient
+                given_up = answer(message, response=False) if has_end else b""
+                if has_end and (timeout_ms is None or timeout_ms <= 0):
+                    self._server.deliver(origin, given_up)
+                    return
+                wait_ms = FOR_EVER_MS if timeout_ms is None else timeout_ms
+                self._server.waits.later(
+                    origin, message, partition, namespace, locked.key, wait_ms, given_up
+                )
+                return
+            values = {} if is_silent else {"response": result}
+            self._finish(origin, message, reply, answer(message, **values))
+
+        return attempt
+
+
+def _owner(origin: Origin, fields: Fields) -> Owner | None:
+    """Whose request it is, as locks know owners; one without a thread is the whole client's."""
+    client = origin.client_id
+    if client is None or "thread_id" not in fields:
+        return client
+    return owner_of(client, fields["thread_id"])
+
+
+def _known(owner: Owner | None) -> Owner:
+    """Who may hold a lock.
+
+    Raises:
+        UsageError: The client has not said who it is, so nobody would notice its end.
+    """
+    if owner is None:
+        raise UsageError("a client without a uuid can hold no lock")
+    return owner
 
 
 def _spans(fields: Fields) -> tuple[int, int]:
-    """(time to live, longest idle span) in ms; many requests name the former alone."""
-    return fields["ttl"], fields.get("max_idle", DEFAULT_SPAN)
+    """(time to live, longest idle span) in ms; many requests name the former alone, some none."""
+    return fields.get("ttl", DEFAULT_SPAN), fields.get("max_idle", DEFAULT_SPAN)
 
 
 def _client_view(view: EntryView) -> SimpleEntryView:

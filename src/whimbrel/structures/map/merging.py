@@ -17,12 +17,11 @@ from whimbrel.core.kinds import note_damaged
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import SerializationError
 from whimbrel.structures.map.policies import MergePolicy, policy_of
 from whimbrel.structures.map.record import EntryView
 from whimbrel.structures.map.settings import NAME, settings_of
-from whimbrel.structures.map.store import MapStore
+from whimbrel.structures.map.store import MapStore, StoreWalk
 from whimbrel.structures.map.usage_store import UsageMapStore
 
 _COUNT: Final = struct.Struct("<I")
@@ -36,7 +35,7 @@ MergeEntry = Callable[[PartitionReplica, Namespace, bytes, MapStore, Decide, Pen
 who waits). Returns what became of the entry: a field of ``MergeCounts``."""
 
 
-def make_chunk(store: MapStore, cursor: Walk, bytes_max: int) -> tuple[bytes, int]:
+def make_chunk(store: MapStore, cursor: StoreWalk, bytes_max: int) -> tuple[bytes, int]:
     """The next entries of a store that nobody writes to, and how many they are."""
     keys, begin = cursor.keys, cursor.position
     chunk, entries, _ = store.export(cursor, bytes_max)

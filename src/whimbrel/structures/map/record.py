@@ -54,6 +54,8 @@ OPERATION_BYTES: Final = OPERATION.size
 PUT: Final = 1
 REMOVE: Final = 2
 CLEAR: Final = 3
+LOCK_STATE: Final = 4
+"""What is true of a key's lock from now on, as ``locks.Locks.set`` takes it."""
 WITH_TIMING: Final = 0x10
 WITH_HASH: Final = 0x20
 KIND_MASK: Final = 0x0F
@@ -62,7 +64,9 @@ CHUNK_ENTRY: Final = struct.Struct("<II")
 """Start of an entry in a chunk: length of the key with flags, length of the record."""
 CHUNK_TIMING: Final = 1 << 31
 CHUNK_HASH: Final = 1 << 30
-CHUNK_LENGTH_MASK: Final = CHUNK_HASH - 1
+CHUNK_LOCK: Final = 1 << 29
+"""Not an entry, but what is true of the key's lock, in the place of the record."""
+CHUNK_LENGTH_MASK: Final = CHUNK_LOCK - 1
 
 
 class EntryView(msgspec.Struct, frozen=True):

@@ -8,6 +8,10 @@ listeners once when several members have cleared their share of a map.
 
 After a change its ``reply``, if anybody waits, says in ``remaining`` how many acknowledgements will
 come. ``put_all`` waits with its last entry only: backups are acknowledged in order.
+
+A write of a key says for whom (``owner``, None for nobody), and raises KeyLockedError, before any
+effect, while somebody else holds the key's lock (``locking``). ``put_all`` and a merge after a
+split write over it; what clears a partition leaves the entries of locked keys.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
 from whimbrel.core.replication.outbox import PendingReply, Reply
-from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import UsageError
 from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES
 from whimbrel.structures.map.eviction import Evictor
+from whimbrel.structures.map.locking import KeyLocks
+from whimbrel.structures.map.locks import EVERYBODY, Owner
 from whimbrel.structures.map.merging import Decide, Merger, make_chunk
 from whimbrel.structures.map.policies import HIGHER_HITS
 from whimbrel.structures.map.record import (
@@ -39,7 +44,7 @@ from whimbrel.structures.map.record import (
     stored_key,
 )
 from whimbrel.structures.map.settings import LFU, LRU, NAME, UNLIMITED, Limits, settings_of
-from whimbrel.structures.map.store import MapStore
+from whimbrel.structures.map.store import MapStore, StoreWalk
 from whimbrel.structures.map.usage_store import UsageMapStore
 
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -75,6 +80,7 @@ class MapService(StructureService):
         expired: Entries swept so far.
         evictor: Keeps maps within their bounds.
         merger: Merges entries after a split.
+        locks: Who may write which keys.
     """
 
     kind_name = NAME
@@ -86,6 +92,7 @@ class MapService(StructureService):
         self.expired = 0
         self.evictor = Evictor(self._ctx, self._evicted)
         self.merger = Merger(self._ctx, self._merge_entry)
+        self.locks = KeyLocks(plane)
         self._counters = plane.counters
         self._counters[EVICTED_COUNTER] = 0
         self._limits: dict[Namespace, Limits] = {}
@@ -155,9 +162,10 @@ class MapService(StructureService):
         reply: Reply,
         ttl_ms: int = DEFAULT_SPAN,
         max_idle_ms: int = DEFAULT_SPAN,
+        owner: Owner | None = None,
     ) -> bytes | None:
         """Store a value; the former one or None. Errors are those of ``set``."""
-        old = self.set(partition, namespace, key, value, reply, ttl_ms, max_idle_ms)
+        old = self.set(partition, namespace, key, value, reply, ttl_ms, max_idle_ms, owner)
         return None if old is None else old[RECORD_BYTES:]
 
     def set(
@@ -169,6 +177,7 @@ class MapService(StructureService):
         reply: Reply,
         ttl_ms: int = DEFAULT_SPAN,
         max_idle_ms: int = DEFAULT_SPAN,
+        owner: Owner | None = None,
     ) -> bytes | None:
         """Store a value and tell; the former record or None. The path of every put.
 
@@ -176,6 +185,7 @@ class MapService(StructureService):
             RetryableError: We are not the primary, or the partition is migrating.
             OverloadedError: A backup cannot keep up.
             UsageError: The entry is too large or the key is no serialized object.
+            KeyLockedError: Another than ``owner`` has locked the key.
         """
         if len(key) + len(value) > ENTRY_BYTES_MAX:
             raise too_large(key, value)
@@ -190,6 +200,8 @@ class MapService(StructureService):
             key_hash, stored = split_key(key)
         else:
             stored = key[SHORT_AT:]
+        if store.locks is not None:
+            self.locks.admit(partition, fragment, stored, owner)
         timing = b""
         limits = self._limits.get(namespace) or self._find_limits(namespace)
         if ttl_ms > 0 or max_idle_ms > 0 or limits is not UNLIMITED:
@@ -219,12 +231,13 @@ class MapService(StructureService):
         reply: Reply,
         ttl_ms: int = DEFAULT_SPAN,
         max_idle_ms: int = DEFAULT_SPAN,
+        owner: Owner | None = None,
     ) -> bytes | None:
         """Store a value unless there is one: that one is returned, None when stored."""
-        self._outgoing.admit(partition, namespace)
+        self._admit(partition, namespace, key, owner)
         present = self.get(partition, namespace, key)
         if present is None:
-            self.set(partition, namespace, key, value, reply, ttl_ms, max_idle_ms)
+            self.set(partition, namespace, key, value, reply, ttl_ms, max_idle_ms, owner)
         return present
 
     def replace(
@@ -234,12 +247,13 @@ class MapService(StructureService):
         key: bytes,
         value: bytes,
         reply: Reply,
+        owner: Owner | None = None,
     ) -> bytes | None:
         """Store a value only where there is one: the former one, None when nothing was there."""
-        self._outgoing.admit(partition, namespace)
+        self._admit(partition, namespace, key, owner)
         if self.get(partition, namespace, key) is None:
             return None
-        return self.put(partition, namespace, key, value, reply)
+        return self.put(partition, namespace, key, value, reply, owner=owner)
 
     def replace_if_same(
         self,
@@ -249,11 +263,12 @@ class MapService(StructureService):
         expected: bytes,
         value: bytes,
         reply: Reply,
+        owner: Owner | None = None,
     ) -> bool:
         """Store a value only where the present one equals ``expected``."""
-        is_same = self._is_same(partition, namespace, key, expected)
+        is_same = self._is_same(partition, namespace, key, expected, owner)
         if is_same:
-            self.set(partition, namespace, key, value, reply)
+            self.set(partition, namespace, key, value, reply, owner=owner)
         return is_same
 
     def remove(
@@ -263,6 +278,7 @@ class MapService(StructureService):
         key: bytes,
         reply: Reply,
         flag: int = REMOVED,
+        owner: Owner | None = None,
     ) -> bytes | None:
         """Remove a key, told as REMOVED or EVICTED; its value or None."""
         self._outgoing.admit(partition, namespace)
@@ -271,6 +287,8 @@ class MapService(StructureService):
             return None
         store = cast("MapStore", fragment.store)
         stored = stored_key(key)
+        if store.locks is not None:
+            self.locks.admit(partition, fragment, stored, owner)
         if store.timings:
             self._reap(partition, fragment, stored)
         data = store.key_data(stored) if self._listened else key
@@ -289,18 +307,37 @@ class MapService(StructureService):
         key: bytes,
         expected: bytes,
         reply: Reply,
+        owner: Owner | None = None,
     ) -> bool:
         """Remove a key only where its value equals ``expected``."""
-        is_same = self._is_same(partition, namespace, key, expected)
+        is_same = self._is_same(partition, namespace, key, expected, owner)
         if is_same:
-            self.remove(partition, namespace, key, reply)
+            self.remove(partition, namespace, key, reply, owner=owner)
         return is_same
 
+    def _admit(
+        self, partition: PartitionReplica, namespace: Namespace, key: bytes, owner: Owner | None
+    ) -> None:
+        """See whether a key may be written, before it is looked at.
+
+        Raises:
+            As ``set``.
+        """
+        self._outgoing.admit(partition, namespace)
+        fragment = partition.fragments.get(namespace)
+        if fragment is not None and cast("MapStore", fragment.store).locks is not None:
+            self.locks.admit(partition, fragment, stored_key(key), owner)
+
     def _is_same(
-        self, partition: PartitionReplica, namespace: Namespace, key: bytes, expected: bytes
+        self,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        key: bytes,
+        expected: bytes,
+        owner: Owner | None,
     ) -> bool:
         """Whether a key that may be written has this value."""
-        self._outgoing.admit(partition, namespace)
+        self._admit(partition, namespace, key, owner)
         present = self.get(partition, namespace, key)
         return present is not None and same_value(present, expected)
 
@@ -311,9 +348,10 @@ class MapService(StructureService):
         key: bytes,
         ttl_ms: int,
         reply: Reply,
+        owner: Owner | None = None,
     ) -> bool:
         """Give an entry another time to live from now on, 0 for ever; whether the key is there."""
-        self._outgoing.admit(partition, namespace)
+        self._admit(partition, namespace, key, owner)
         fragment = partition.fragments.get(namespace)
         if fragment is None:
             return False
@@ -338,7 +376,8 @@ class MapService(StructureService):
     ) -> None:
         """Store many entries of one partition; the reply waits for the last, hence for all.
 
-        Errors are those of ``set``; where one of the entries is wrong none is stored.
+        Errors are those of ``set``; where one of the entries is wrong none is stored. Locks do not
+        stop it: whoever sends it does not say which of its threads it is.
         """
         self._outgoing.admit(partition, namespace)
         for key, value in entries:
@@ -347,13 +386,16 @@ class MapService(StructureService):
                 raise too_large(key, value)
         last = len(entries) - 1
         for position, (key, value) in enumerate(entries):
-            self.set(partition, namespace, key, value, reply if position == last else None)
+            waits = reply if position == last else None
+            self.set(partition, namespace, key, value, waits, owner=EVERYBODY)
 
     # -- after a split --------------------------------------------------------------------
 
-    def leftover_chunk(self, store: Store, cursor: Walk, bytes_max: int) -> tuple[bytes, int]:
+    def leftover_chunk(self, store: Store, cursor: StoreWalk, bytes_max: int) -> tuple[bytes, int]:
         """See ``StructureService.leftover_chunk``; with the hits where they are counted."""
-        return make_chunk(cast("MapStore", store), cursor, bytes_max)
+        held = cast("MapStore", store)
+        self.locks.drop(held)
+        return make_chunk(held, cursor, bytes_max)
 
     def merge(
         self, partition: PartitionReplica, namespace: Namespace, chunk: bytes, reply: PendingReply
@@ -421,15 +463,17 @@ class MapService(StructureService):
         return any(found[HASH_BYTES:] == wanted for _, found in self.entries(partition, namespace))
 
     def clear(self, partition: PartitionReplica, namespace: Namespace, reply: Reply) -> int:
-        """Remove or evict everything in a partition; how many entries that were."""
+        """Remove or evict all but locked keys of a partition; how many entries that were."""
         self._outgoing.admit(partition, namespace)
         fragment = partition.fragments.get(namespace)
         if fragment is None or not len(fragment.store):
             return 0
         store = cast("MapStore", fragment.store)
-        count = store.size(self._ctx.wall_ms)
+        now_ms = self._ctx.wall_ms
+        self.locks.end_leases(partition, fragment, now_ms)
+        count = store.size(now_ms)
         self._holdings.change(partition, fragment, store.clear(), reply)
-        return count
+        return count - store.size(now_ms)
 
     def fetch_entries(
         self, partition: PartitionReplica, namespace: Namespace, cursor: int, count: int
@@ -456,11 +500,15 @@ class MapService(StructureService):
                 break
             partition = partitions[self._sweep_at]
             self._sweep_at = (self._sweep_at + 1) % count
+            if not self._sweep_at:
+                self.locks.end_round()
             for fragment in partition.fragments.values():
                 store = fragment.store
                 if not isinstance(store, MapStore):
                     continue
                 store.forget_idle_scan(wall_ms)
+                if store.locks is not None:
+                    self.locks.sweep(partition, fragment, wall_ms)
                 if not partition.writable or not store.timings:
                     continue
                 removed += self._sweep_fragment(partition, fragment, wall_ms, budget - removed)

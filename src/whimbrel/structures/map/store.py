@@ -25,13 +25,16 @@ from zlib import crc32
 from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import ProtocolError, SerializationError
 from whimbrel.serialization.data import HASH_BYTES, NO_HASH
+from whimbrel.structures.map.locks import Locks
 from whimbrel.structures.map.record import (
     CHUNK_ENTRY,
     CHUNK_HASH,
     CHUNK_LENGTH_MASK,
+    CHUNK_LOCK,
     CHUNK_TIMING,
     CLEAR,
     KIND_MASK,
+    LOCK_STATE,
     MOMENT_BYTES,
     MOMENT_MASK,
     NEVER_MS,
@@ -100,18 +103,33 @@ class GivenUp:
         return size
 
 
+class StoreWalk(Walk):
+    """A walk over the entries of a store and, behind them, its locks.
+
+    Attributes:
+        locks: The walk over the locks; None before it has begun.
+    """
+
+    __slots__ = ("locks",)
+
+    def __init__(self, changes: int, records: dict[bytes, bytes]) -> None:
+        super().__init__(changes, records)
+        self.locks: Walk | None = None
+
+
 class MapStore:
     """A dictionary of packed records with expiry, scans, chunks and byte accounting.
 
     Attributes:
         records: Stored key to packed record. Read-only for everybody else.
         timings: Stored key to packed timing, for entries that can expire.
-        bytes_used: Bytes of stored keys and of values, headers of records excluded.
+        locks: Who holds which keys; None until one is locked for the first time.
+        bytes_used: Bytes of stored keys and of values, headers of records excluded, and of locks.
     """
 
     __slots__ = (
         "_changes", "_free", "_hashes", "_heap", "_sampling", "_scan_at_ms", "_scan_changes",
-        "_scan_hashes", "_scan_keys", "bytes_used", "records", "timings",
+        "_scan_hashes", "_scan_keys", "bytes_used", "locks", "records", "timings",
     )  # fmt: skip
 
     def __init__(self, free: Callable[[GivenUp], None] | None = None) -> None:
@@ -123,6 +141,7 @@ class MapStore:
         self._free = free
         self.records: dict[bytes, bytes] = {}
         self.timings: dict[bytes, bytes] = {}
+        self.locks: Locks | None = None
         self.bytes_used = 0
         self._hashes: dict[bytes, bytes] = {}
         self._heap: list[bytes] | None = None
@@ -281,17 +300,33 @@ class MapStore:
         return old, _pack_operation(REMOVE, len(key)) + key
 
     def clear(self) -> bytes:
-        """Remove everything; the backup operation."""
+        """Remove everything but the entries of locked keys; the backup operation."""
+        locked: dict[bytes, bytes] = {} if self.locks is None else self.locks.held
+        kept = [
+            self._put_operation(key, self.records[key]) for key in locked if key in self.records
+        ]
         given = self.release()
         if given is not None and self._free is not None:
             self._free(given)
         for table in self._tables():
             table.clear()
-        self.bytes_used = 0
+        self.bytes_used = 0 if self.locks is None else self.locks.bytes_used
+        for operation in kept:
+            self.apply(operation, 0, len(operation))
         self._heap = self._sampling = None
         self._changes += 1
         self._forget_scan()
         return _CLEAR_OPERATION
+
+    def set_lock(self, key: bytes, lock: bytes) -> bytes:
+        """Make this true of a key's lock, see ``Locks.set``; the backup operation."""
+        locks = self.locks
+        if locks is None:
+            locks = self.locks = Locks()
+        before = locks.bytes_used
+        locks.set(key, lock)
+        self.bytes_used += locks.bytes_used - before
+        return b"".join((_pack_operation(LOCK_STATE, len(key)), key, lock))
 
     def release(self) -> GivenUp | None:
         """The entries of a large store, which is empty then; a small one keeps them."""
@@ -364,6 +399,8 @@ class MapStore:
             self.remove(buffer[start:split])
         elif kind == CLEAR:
             self.clear()
+        elif kind == LOCK_STATE:
+            self.set_lock(buffer[start:split], buffer[split:end])
         else:
             raise ProtocolError(f"a map has no backup operation of kind {kind}")
 
@@ -501,16 +538,19 @@ class MapStore:
 
     # -- chunks ------------------------------------------------------------------------------
 
-    def open_cursor(self) -> Walk:
-        """A walk over all entries, for ``export``."""
-        return Walk(self._changes, self.records)
+    def open_cursor(self) -> StoreWalk:
+        """A walk over all entries and locks, for ``export``."""
+        return StoreWalk(self._changes, self.records)
 
-    def export(self, cursor: Walk, bytes_max: int) -> tuple[bytes, int, bool]:
+    def export(self, cursor: StoreWalk, bytes_max: int) -> tuple[bytes, int, bool]:
         """The next entries as they are now, their number and whether they are the last.
 
         The chunk ends with the entry that reaches ``bytes_max``, so a large one is a chunk of its
         own, or after CHUNK_ENTRIES_MAX entries; keys removed meanwhile are counted and left out.
+        Locks come in chunks of their own behind the entries and are not counted.
         """
+        if not cursor.keys and self.locks is not None:
+            return self._export_locks(self.locks, cursor, bytes_max)
         records, timings, hashes = self.records, self.timings, self._hashes
         pack = CHUNK_ENTRY.pack
         pieces: list[bytes] = []
@@ -540,7 +580,18 @@ class MapStore:
         cursor.position = position
         if position == len(keys):
             cursor.go_on(self._changes)
-        return b"".join(pieces), position - begin, not cursor.keys
+        is_last = not cursor.keys and self.locks is None
+        return b"".join(pieces), position - begin, is_last
+
+    def _export_locks(
+        self, locks: Locks, cursor: StoreWalk, bytes_max: int
+    ) -> tuple[bytes, int, bool]:
+        """The next chunk of locks."""
+        walk = cursor.locks = cursor.locks or locks.open_cursor()
+        pieces: list[bytes] = []
+        for key, lock in locks.export(walk, CHUNK_ENTRIES_MAX, bytes_max):
+            pieces += (CHUNK_ENTRY.pack(len(key) | CHUNK_LOCK, len(lock)), key, lock)
+        return b"".join(pieces), 0, not walk.keys
 
     def ingest(self, data: bytes) -> int:
         """Take in a chunk; returns the number of entries.
@@ -565,9 +616,18 @@ class MapStore:
                 stop = split + record_length
                 if stop > end or record_length < RECORD_BYTES:
                     raise SerializationError("a map chunk ends within an entry")
-                self._store(data[position:split], data[split:stop], timing, key_hash)
+                if head & CHUNK_LOCK:
+                    self._take_lock(data[position:split], data[split:stop])
+                else:
+                    self._store(data[position:split], data[split:stop], timing, key_hash)
+                    count += 1
                 position = stop
-                count += 1
         except struct.error as error:
             raise SerializationError("a map chunk ends within an entry's lengths") from error
         return count
+
+    def _take_lock(self, key: bytes, lock: bytes) -> None:
+        try:
+            self.set_lock(key, lock)
+        except ProtocolError as error:
+            raise SerializationError(f"a map chunk has a damaged lock: {error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from whimbrel.core.ids import Namespace
 from whimbrel.core.kinds import StructureKind
@@ -21,15 +21,13 @@ from whimbrel.serving.operations import (
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, Origin
 from whimbrel.serving.structure_handlers import StructureHandlers, Write
+from whimbrel.serving.waits import FOR_EVER_MS
 from whimbrel.structures.queue.listening import ADD_LISTENER, ENCODERS
 from whimbrel.structures.queue.service import PUT, TAKE, QueueService
 from whimbrel.structures.queue.settings import NAME
 from whimbrel.wire.codec import decode_request
 from whimbrel.wire.field_codec import Fields
 from whimbrel.wire.frames import RawMessage
-
-FOR_EVER_MS: Final = -1
-"""What those wait whose request has no time-out."""
 
 
 class QueueHandlers(StructureHandlers):

@@ -25,10 +25,13 @@ def lives_too_long(engine: Engine) -> None:
     maps = engine.member.service(MapService)
     set_value = maps.set
 
-    def late(partition: PartitionReplica, namespace: Namespace, *given: Any) -> bytes | None:
+    def late(
+        partition: PartitionReplica, namespace: Namespace, *given: Any, **named: Any
+    ) -> bytes | None:
         key, value, reply, *spans = given
         longer_ms = [span * LIFE_FACTOR if span > 0 else span for span in spans[:1]]
-        return set_value(partition, namespace, key, value, reply, *longer_ms, *spans[1:])
+        spans = [*longer_ms, *spans[1:]]
+        return set_value(partition, namespace, key, value, reply, *spans, **named)
 
     replace(maps, "set", late)
 
