@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from whimbrel.structures.queue.record import ID_BYTES, LINEAGES_MAX, Past, read_items, read_past
+from whimbrel.core.merging.past import LINEAGES_MAX, Past, read_past
+from whimbrel.structures.queue.record import ID_BYTES, read_items
 from whimbrel.structures.queue.store import ItemCursor, QueueStore
 
 HEADS = st.sampled_from([b"\0\0\0\0", b"\1\2\3\4"])

@@ -26,6 +26,8 @@ D3 ExpiryHolds operation
 D3 NoResurrection quiet
 D4 FreshReads started
 D4 Linearizable operation
+D5 ReadersServed operation
+D5 SequencesHold operation
 D5 TakenOnce operation
 D5 WaitersServed operation
 D6 CopyRemains ended received row_settled step

@@ -303,6 +303,12 @@ ALLOWED = frozenset(
         "size", "isEmpty", "remainingCapacity", "peek", "iterator", "contains", "containsAll",
         "addListener", "removeListener",
     )
+) | frozenset(
+    f"Ringbuffer.{method}"
+    for method in (
+        "size", "headSequence", "tailSequence", "capacity", "remainingCapacity", "readOne",
+        "readMany",
+    )
 ) | {"FlakeIdGenerator.newIdBatch"}  # fmt: skip
 """Requests that run in PASSIVE; the test that walks all requests keeps it complete."""
 
@@ -323,7 +329,7 @@ REFUSED = frozenset(
         "offer", "put", "poll", "take", "remove", "addAll", "compareAndRemoveAll",
         "compareAndRetainAll", "drainTo", "drainToMaxSize", "clear",
     )
-) | {"Client.destroyProxy"}  # fmt: skip
+) | {"Ringbuffer.add", "Ringbuffer.addAll", "Client.destroyProxy"}  # fmt: skip
 """Requests that change something, named so that a new request is put on one of the two lists."""
 
 

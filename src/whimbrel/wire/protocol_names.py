@@ -74,11 +74,6 @@ _SERVICES: tuple[tuple[int, str, str], ...] = (
         "destroyCache",
     ),
     (
-        0x17,
-        "Ringbuffer",
-        "size tailSequence headSequence capacity remainingCapacity add readOne addAll readMany",
-    ),
-    (
         0x18,
         "DurableExecutor",
         "shutdown isShutdown submitToPartition retrieveResult disposeResult "

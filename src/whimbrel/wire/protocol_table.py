@@ -525,6 +525,32 @@ _QUEUE: tuple[_Row, ...] = (
     (0x14, "isEmpty", _ONCE, _NAME, _FLAG, ()),
 )
 """Service 3, all 20 messages."""
+_RINGBUFFER: tuple[_Row, ...] = (
+    (0x01, "size", _RETRY, _NAME, "response:long", ()),
+    (0x02, "tailSequence", _RETRY, _NAME, "response:long", ()),
+    (0x03, "headSequence", _RETRY, _NAME, "response:long", ()),
+    (0x04, "capacity", _RETRY, _NAME, "response:long", ()),
+    (0x05, "remainingCapacity", _RETRY, _NAME, "response:long", ()),
+    (0x06, "add", _ONCE, "name:string overflow_policy:int value:data", "response:long", ()),
+    (0x07, "readOne", _RETRY, f"{_NAME} sequence:long", _OLD, ()),
+    (
+        0x08,
+        "addAll",
+        _ONCE,
+        "name:string value_list:list_data overflow_policy:int",
+        "response:long",
+        (),
+    ),
+    (
+        0x09,
+        "readMany",
+        _RETRY,
+        "name:string start_sequence:long min_count:int max_count:int filter:data?",
+        "read_count:int items:list_data item_seqs:longs? next_seq:long",
+        (),
+    ),
+)
+"""Service 23, all 9 messages."""
 _FLAKE_ID_GENERATOR: tuple[_Row, ...] = (
     (
         0x01,
@@ -542,6 +568,7 @@ _SERVICES: tuple[tuple[int, str, tuple[_Row, ...]], ...] = (
     (0x01, "Map", _MAP),
     (0x02, "MultiMap", _MULTIMAP),
     (0x03, "Queue", _QUEUE),
+    (0x17, "Ringbuffer", _RINGBUFFER),
     (0x1C, "FlakeIdGenerator", _FLAKE_ID_GENERATOR),
 )
 

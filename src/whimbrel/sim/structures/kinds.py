@@ -9,11 +9,13 @@ from whimbrel.core.replication.fragments import Fragment
 from whimbrel.sim.structures import map as maps
 from whimbrel.sim.structures import multimap as multimaps
 from whimbrel.sim.structures import queue as queues
+from whimbrel.sim.structures import ringbuffer as ringbuffers
 
 STRUCTURES = (
     maps.SUBJECT,
     multimaps.SUBJECT,
     queues.SUBJECT,
+    ringbuffers.SUBJECT,
 )
 MODELS = {one.model.kind: one.model for one in STRUCTURES if one.model is not None}
 """By kind."""

@@ -15,13 +15,14 @@ from typing import Final, cast
 
 from whimbrel.core.ids import Namespace, split_namespace
 from whimbrel.core.kinds import StructureService, note_damaged
+from whimbrel.core.merging.past import read_past
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply, Reply
 from whimbrel.errors import OperationError, SerializationError, UsageError
 from whimbrel.serialization.data import DATA_HEADER_BYTES
-from whimbrel.structures.queue.record import ID_BYTES, item_id, read_items, read_past
+from whimbrel.structures.queue.record import ID_BYTES, item_id, read_items
 from whimbrel.structures.queue.settings import NAME, SIZE_MAX, QueueSettings
 from whimbrel.structures.queue.store import QueueStore
 

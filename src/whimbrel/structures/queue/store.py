@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
+from whimbrel.core.merging.past import PAIR, Past, read_past
 from whimbrel.errors import ProtocolError, SerializationError
 from whimbrel.serialization.data import HASH_BYTES
 from whimbrel.structures.queue.record import (
@@ -23,13 +24,9 @@ from whimbrel.structures.queue.record import (
     ID,
     ID_BYTES,
     LENGTH,
-    LINEAGES_MAX,
     OFFERED,
-    PAIR,
-    Past,
     item_id,
     read_items,
-    read_past,
 )
 
 CHUNK_ITEMS_MAX: Final = 2_000
@@ -153,7 +150,7 @@ class QueueStore:
 
     def is_begun(self, lineage: int) -> bool:
         """Whether the last items were offered under this lineage."""
-        return bool(self.lineages) and self.lineages[-1][0] == lineage
+        return self.past.is_under(lineage)
 
     def offer(self, values: Sequence[bytes]) -> bytes:
         """Put values at the tail."""
@@ -321,14 +318,12 @@ class QueueStore:
 
     def _begin(self, first: int, lineage: int) -> None:
         """A lineage begins with an id: what we have from there on was never part of its past."""
-        if any(known == lineage for known, _ in self.lineages):
+        if self.past.knows(lineage):
             return
         items, number = self.items, _pack_id(first)
         while items and items[-1] > number:
             self.bytes_used -= len(items.pop()) - ID_BYTES
-        known = tuple(pair for pair in self.lineages if pair[1] < first)
-        self.lineages = (*known, (lineage, first))[-LINEAGES_MAX:]
-        self.next_id = first
+        self.next_id, self.lineages = self.past.begun(first, lineage)
 
     def stop_sweeping(self) -> None:
         """Nothing here ends by itself."""
@@ -370,6 +365,6 @@ class QueueStore:
         past, start = read_past(data)
         incoming = list(read_items(data, start, len(data)))
         self._insert(incoming)
-        self.next_id = max(self.next_id, past.next_id)
+        self.next_id = max(self.next_id, past.next_number)
         self.lineages = past.lineages
         return len(incoming)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from whimbrel.core.merging.past import Past, read_past
 from whimbrel.core.replication.fragments import Store
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.history import Ledger, Operation, Outcome, Reply
@@ -26,7 +27,7 @@ from whimbrel.sim.structures.queue.ledger import (
     store_of,
 )
 from whimbrel.sim.world import ClientProcess, World
-from whimbrel.structures.queue.record import ID_BYTES, Past, item_id, read_items, read_past
+from whimbrel.structures.queue.record import ID_BYTES, item_id, read_items
 
 QUEUE = "sim.queue"
 SCRATCH_QUEUE = "sim.scratch-queue"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from whimbrel.core.merging.past import read_past
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
-from whimbrel.structures.queue.record import ID_BYTES, read_items, read_past
+from whimbrel.structures.queue.record import ID_BYTES, read_items
 from whimbrel.structures.queue.service import QueueService
 from whimbrel.structures.queue.store import QueueStore
 
