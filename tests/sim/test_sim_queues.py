@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from whimbrel.serving.engine import Engine
+from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.history import Outcome
 from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import simulate
+from whimbrel.sim.scenario import parse_scenario
 from whimbrel.sim.structures.queue.ledger import PRODUCER, QueueLedger, QueueOperation, item_data
 from whimbrel.sim.structures.queue.model import WAITED, QueueModel
 from whimbrel.structures.queue.store import QueueStore
+from whimbrel.wire.errors import INDETERMINATE
 
 SEED = 7
 FIRST, SECOND, THIRD = (PRODUCER + number for number in (1, 2, 3))
@@ -27,6 +33,30 @@ def test_queues_alone(profile: str, seed: int) -> None:
     report = simulate(seed, profile, plan=msgspec.structs.replace(plan, kinds=("queue",)))
     assert report.violations == () and report.acked_writes > 100
     assert report.seen.get(WAITED, 0) > 0
+
+
+def nothing_recognised(engine: Engine) -> None:
+    """Attempts have no names."""
+    for row in engine.server.operations.in_partition.values():
+        row.recognise = None
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_answer_that_dies_with_its_home_leaves_nothing_unknown(seed: int) -> None:
+    """Goal: recognition is why nobody hears of it. Method: the scenario of that, and the same with
+    attempts that have no names.
+    """
+    folder = Path(__file__).parents[1] / "scenario"
+    text = (folder / "queue-call-dies-with-its-primary.txt").read_text()
+    scenario = parse_scenario(text).with_seed(seed)
+    bug = Bug(nothing_recognised, scenario.profile, (), kinds=scenario.kinds)
+    plan, triggers = scenario.plan(), scenario.triggers
+    errors = [
+        simulate(seed, scenario.profile, bug=one, script=[], plan=plan, triggers=triggers).errors
+        for one in (None, bug)
+    ]
+    recognised, not_recognised = (one.get(str(INDETERMINATE), 0) for one in errors)
+    assert recognised == 0 < not_recognised
 
 
 def offered(ledger: QueueLedger, code: int, outcome: Outcome = Outcome.OK) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import msgspec
@@ -12,19 +12,12 @@ import pytest
 from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
 from tests.unit.split_pump import SplitPump
 
-from whimbrel.core.ids import PartitionId
+from whimbrel.core.ids import CALLER_BYTES, Attempt, PartitionId
 from whimbrel.errors import ProtocolError
 from whimbrel.serialization.data import to_data
 from whimbrel.serving import presence as presence_module
 from whimbrel.serving.presence import GONE_US, ROUND_US, THERE, WANTED
-from whimbrel.serving.wait_frames import (
-    HOPS,
-    NAMED,
-    WAITED,
-    ForwardHead,
-    encode_head,
-    read_head,
-)
+from whimbrel.serving.wait_frames import Head, read_head
 from whimbrel.wire import errors as codes
 
 PID = PartitionId(3)
@@ -535,18 +528,21 @@ def test_nobody_asks_while_nothing_is_held(scene: Scene) -> None:
 
 
 def test_the_head_of_a_forward() -> None:
-    """Goal: hops, client and attempt come back as they went; what is cut short is refused."""
+    """Goal: whatever it says comes back as it went; what is cut short is refused."""
     client: Any = bytes(range(16))
-    for named in (None, client):
-        for attempt in (None, (7, 9)):
-            head = ForwardHead(3, named, attempt)
-            data = encode_head(head)
-            assert read_head(data + b"request") == (head, len(data))
-            assert data[0] & HOPS == 3
-            if len(data) > 1:
-                with pytest.raises(ProtocolError):
-                    read_head(data[:-1])
-    assert bool(encode_head(ForwardHead(1, client, (0, 0)))[0] & NAMED & ~WAITED)
+    caller = bytes(range(CALLER_BYTES))
+    attempts = (
+        None,
+        Attempt(caller, 5, is_repetition=False),
+        Attempt(caller, 5, is_repetition=True),
+    )
+    for owner, waited, attempt in product((None, client), (None, (7, 9)), attempts):
+        head = Head(3, owner, waited, attempt)
+        data = head.encode()
+        assert read_head(data + b"request") == (head, len(data))
+        for end in range(1, len(data)):
+            with pytest.raises(ProtocolError):
+                read_head(data[:end])
 
 
 def test_bad_notes_are_refused(scene: Scene) -> None:

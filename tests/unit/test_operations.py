@@ -30,7 +30,7 @@ def operations() -> Operations:
 def line(row: Operation[Any]) -> str:
     """The row as the document shows it."""
     name = f"share `{row.name}`" if row.scope is Scope.SHARE else f"`{row.name}`"
-    repeats = "yes" if row.is_retryable else "no"
+    repeats = "yes" if row.is_retryable else "recognised" if row.recognise else "no"
     return f"| {name} | {row.kind or '-'} | {row.scope.value} | {row.effect.value} | {repeats} |"
 
 

@@ -10,14 +10,23 @@ import msgspec
 import pytest
 from tests.unit.replication_net import SETTINGS, Net, migration, value
 
-from whimbrel.core.ids import Namespace, namespace_of
+from whimbrel.core.ids import CALLER_BYTES, Attempt, Namespace, namespace_of
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.errors import OperationError, RetryableError, UsageError
+from whimbrel.errors import (
+    IndeterminateError,
+    OperationError,
+    ProtocolError,
+    RetryableError,
+    SerializationError,
+    UsageError,
+)
+from whimbrel.structures.queue import answered
 from whimbrel.structures.queue import service as module
-from whimbrel.structures.queue.record import ID_BYTES
+from whimbrel.structures.queue.answered import Answered
+from whimbrel.structures.queue.record import CALL, FENCE, GONE, GONE_TO, ID_BYTES, OFFERED
 from whimbrel.structures.queue.service import ADDED, PUT, REMOVED, TAKE, QueueService
 from whimbrel.structures.queue.settings import SIZE_MAX, QueueSettings
 from whimbrel.structures.queue.store import FREED_AT_ONCE_MAX, QueueStore
@@ -70,6 +79,7 @@ class Stage:
         self.net.pump()
         ours, theirs = self.store("a", queue), self.store("b", queue)
         assert list(ours.items) == list(theirs.items) and ours.past == theirs.past
+        assert ours.answered.records == theirs.answered.records
         assert not self.partition("b").fragments[queue].is_dirty
 
 
@@ -257,6 +267,146 @@ def test_large_queues_are_freed_in_pieces(stage: Stage) -> None:
         assert deferred.entries == 0
 
 
+# -- calls that come again ----------------------------------------------------------------
+
+
+def named(number: int, caller: int = 1) -> Attempt:
+    """An attempt that another member sends on."""
+    return Attempt(bytes([caller]) * CALLER_BYTES, number)
+
+
+def again(attempt: Attempt) -> Attempt:
+    """The same, when its answer was lost."""
+    return attempt._replace(is_repetition=True)
+
+
+def test_a_call_that_comes_again_is_answered_as_before(stage: Stage) -> None:
+    """0015: it changes nothing, tells nobody, wakes nobody; also if it is full or empty by now."""
+    queues, p = stage.queues, stage.p
+    assert queues.offer(p, SMALL, [A], None, named(1)) and stage.offer(B, queue=SMALL)
+    assert queues.offer(p, SMALL, [A], None, again(named(1)))
+    assert not queues.offer(p, SMALL, [A], None, again(named(2))), "full, and never carried out"
+    assert queues.poll(p, SMALL, None, named(3)) == A and queues.poll(p, SMALL, None) == B
+    stage.heard()
+    stage.woken()
+    assert queues.poll(p, SMALL, None, again(named(3))) == A
+    assert queues.poll(p, SMALL, None, named(3)) == A, "the first one, late"
+    assert queues.poll(p, SMALL, None, again(named(4))) is None
+    assert queues.poll(p, SMALL, None, named(3, caller=2)) is None, "somebody else's"
+    assert stage.heard() == [] and stage.woken() == []
+    stage.check_backup(SMALL)
+
+
+def test_an_answer_is_given_again_when_the_backups_have_it(stage: Stage) -> None:
+    """A repetition is not answered before the call itself could have been."""
+    queues, p, outgoing = stage.queues, stage.p, stage.plane.outgoing
+    first, second = PendingReply(), PendingReply()
+    queues.offer(p, Q, [A], first, named(1))
+    queues.offer(p, Q, [A], second, again(named(1)))
+    assert first.remaining == second.remaining == 1 and not outgoing.completed
+    stage.net.pump()
+    assert outgoing.completed == [first, second]
+    assert queues.values(p, Q) == [A]
+    outgoing.completed.clear()
+
+
+def test_what_is_forgotten_is_not_done_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repetition that may be among the forgotten calls is unknown; a first attempt that comes so
+    late is refused, because it may have been repeated.
+    """
+    monkeypatch.setattr(answered, "RECORDS_MAX", 2)
+    queues, p = stage.queues, stage.p
+    for number in (1, 3, 5, 6):
+        queues.offer(p, Q, [A], None, named(number))
+    stage.check_backup()
+    for number in (1, 2, 3):
+        with pytest.raises(IndeterminateError):
+            queues.poll(p, Q, None, again(named(number)))
+        with pytest.raises(RetryableError):
+            queues.offer(p, Q, [A], None, named(number))
+    assert queues.offer(p, Q, [A], None, again(named(5))) and queues.size(p, Q) == 4
+    assert queues.poll(p, Q, None, again(named(4))) == A
+    assert queues.poll(p, Q, None, again(named(1, caller=2))) == A
+
+
+def test_callers_are_forgotten_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a repetition of a caller of which nothing is noted may be forgotten; a first attempt of
+    one is not refused for that.
+    """
+    monkeypatch.setattr(answered, "RECORDS_MAX", 1)
+    monkeypatch.setattr(answered, "CALLERS_MAX", 2)
+    calls = Answered()
+    for place, caller in enumerate((1, 2, 1, 3, 4), 1):
+        calls.add(place, named(place, caller)[:2], b"")
+    assert [caller[0] for caller in calls.forgotten] == [1, 3] and calls.has_lost_callers
+    assert calls.may_have_forgotten(again(named(9, caller=2)))
+    assert not calls.may_have_forgotten(named(9, caller=2))
+    assert not calls.may_have_forgotten(again(named(9, caller=3)))
+
+
+def test_large_answers_are_forgotten_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded in bytes; the last one stays, however large it is."""
+    monkeypatch.setattr(answered, "BYTES_MAX", 10)
+    calls = Answered()
+    for place, size in enumerate((4, 4, 4, 20), 1):
+        calls.add(place, named(place)[:2], bytes(size))
+        assert sum(len(one.answer) for _, one in calls.records) <= max(10, size)
+    assert [place for place, _ in calls.records] == [4] and calls.first_place == 4
+
+
+def test_two_primaries_may_have_used_one_place() -> None:
+    """The former one was lost with its call, of which a backup had heard."""
+    calls = Answered()
+    calls.add(1, named(1)[:2], b"")
+    calls.add(2, named(2)[:2], b"x")
+    calls.add(2, named(3)[:2], b"y")
+    assert calls.find(named(2)) is None and calls.find(named(3)) == b"y"
+    assert [place for place, _ in calls.records] == [1, 2]
+
+
+def test_a_copy_brings_the_calls_along() -> None:
+    """A queue moves to a new primary in small chunks, which answers what the old one did."""
+    stage = Stage("abc")
+    for number in range(1, 30):
+        stage.queues.offer(stage.p, Q, [value(f"item {number}")], None, named(number))
+    taken = [stage.queues.poll(stage.p, Q, None, named(number)) for number in range(30, 50)]
+    records = stage.store("a").answered.records
+    move = migration(MigrationKind.MOVE, "c", 2, 0, source="a", source_slots=(0, -1))
+    stage.net.migrate(move, "a", chunk=100)
+    stage.net.set_row(0, "cb", move.final_version)
+    there, partition = stage.services["c"], stage.partition("c")
+    assert stage.store("c").answered.records == records
+    for number in range(30, 50):
+        assert there.poll(partition, Q, None, again(named(number))) == taken[number - 30]
+    assert there.offer(partition, Q, [A], None, again(named(1))) and there.size(partition, Q) == 9
+
+
+def test_damaged_calls_change_nothing(stage: Stage) -> None:
+    """Operations and chunks that no member of ours makes."""
+    queues, p = stage.queues, stage.p
+    queues.offer(p, Q, [A], None, named(1))
+    queues.poll(p, Q, None, named(2))
+    store, copy = stage.store("a"), QueueStore()
+    chunk, _, is_last = store.export(store.open_cursor(), 1 << 20)
+    assert is_last
+    for cut in range(len(chunk)):
+        with pytest.raises(SerializationError):
+            copy.ingest(chunk[:cut])
+    assert not copy.answered.records and copy.next_id == 1
+    head = bytes(CALLER_BYTES + 16)
+    for bad in (
+        bytes([FENCE, 0]),
+        bytes([FENCE | CALL]) + head,
+        bytes([GONE | CALL]) + head + bytes(8),
+        bytes([GONE_TO | CALL]) + bytes(8),
+        bytes([GONE_TO | CALL]) + head + bytes(7),
+        bytes([OFFERED | CALL]) + head + b"\0",
+    ):
+        with pytest.raises(ProtocolError):
+            store.apply(bad, 0, len(bad))
+    assert [place for place, _ in store.answered.records] == [1, 2]
+
+
 # -- after a split ------------------------------------------------------------------------
 
 
@@ -300,6 +450,16 @@ def test_what_the_smaller_part_offered_comes_to_the_tail(stage: Stage, bytes_max
     assert sum(one.added for one in counts) == 2 and sum(one.same for one in counts) == 2
     assert stage.heard() == [(ADDED, value("b1")), (ADDED, value("b2"))]
     assert TAKE in stage.woken()
+
+
+def test_calls_of_the_smaller_part_are_not_known(stage: Stage) -> None:
+    """What it answered is nobody's affair here: a merge brings items."""
+    split(stage)
+    theirs = stage.services["b"]
+    theirs.offer(stage.partition("b"), Q, [A], None, named(1))
+    merged(stage, chunks(stage.store("b"), theirs, 1 << 20))
+    assert stage.queues.values(stage.p, Q) == [A]
+    assert not stage.store("a").answered.records
 
 
 def test_a_queue_that_only_one_part_has_comes_whole(stage: Stage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, NewType
+from typing import Annotated, Final, NamedTuple, NewType
 
 import msgspec
 
@@ -21,6 +21,25 @@ ReplicaIndex = NewType("ReplicaIndex", int)
 
 Namespace = NewType("Namespace", str)
 """Names a structure and its fragments: kind and name, for example ``map/flights``."""
+
+CALLER_BYTES: Final = 24
+"""Of a caller: a member's uuid and the time of its start (us, u64), so one run of one member."""
+
+
+class Attempt(NamedTuple):
+    """A call of a client as the member names it that sends it to its primary.
+
+    When its answer is lost it is repeated under the same name, and replicas that remember it
+    recognise it (docs/design/0015).
+    """
+
+    caller: bytes
+    """CALLER_BYTES long."""
+    number: int
+    """Rises from call to call of a caller."""
+    is_repetition: bool = False
+    """Whether it may have been carried out before."""
+
 
 NO_INDEX = ReplicaIndex(-1)
 REPLICA_SLOTS = 7

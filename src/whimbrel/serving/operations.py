@@ -17,7 +17,7 @@ import msgspec
 from whimbrel.core.check import check
 from whimbrel.core.ids import Namespace
 from whimbrel.core.replication.fragments import PartitionReplica
-from whimbrel.serving.session import Connection, Origin
+from whimbrel.serving.session import Connection, Origin, Request
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire import errors as codes
 from whimbrel.wire.frames import RawMessage
@@ -42,6 +42,7 @@ class Share(msgspec.Struct, array_like=True):
 
 
 RunInPartition = Callable[[Origin, PartitionReplica, RawMessage], None]
+RunAttempt = Callable[[Request, PartitionReplica, RawMessage], None]
 RunOnConnection = Callable[[Connection, RawMessage], None]
 RunAnywhere = Callable[[Origin, RawMessage], None]
 RunShare = Callable[[Share, PartitionReplica, Namespace, bytes, WriteGroup], int | None]
@@ -85,6 +86,9 @@ class Operation(Generic[Run]):
     effect: Effect
     run: Run
     """The handler."""
+    recognise: RunAttempt | None = None
+    """The handler of attempts that have a name, by which one is recognised when it comes again: so
+    one whose answer is lost is repeated. None where that is not offered."""
     is_write: bool = field(init=False)
     """Whether ``effect`` is WRITE, for the path of every request."""
     is_retryable: bool = field(init=False)

@@ -15,7 +15,13 @@ from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.member import Member
 from whimbrel.core.merging.target import MergeWait
 from whimbrel.core.model import MemberList, members_came, members_left
-from whimbrel.errors import GridError, ProtocolError, UnsupportedError, UsageError
+from whimbrel.errors import (
+    GridError,
+    ProtocolError,
+    RetryableError,
+    UnsupportedError,
+    UsageError,
+)
 from whimbrel.serving.absent import Absences
 from whimbrel.serving.admission import Admission
 from whimbrel.serving.calls import Call
@@ -40,7 +46,7 @@ from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import IN_FLIGHT_MAX, Connection, ForwardOrigin, Origin, Request
 from whimbrel.serving.shares import Shares
 from whimbrel.serving.views import Views
-from whimbrel.serving.wait_frames import WOULD_WAIT, error_in
+from whimbrel.serving.wait_frames import LOST, WOULD_WAIT, code_in, error_in
 from whimbrel.serving.waits import Waits
 from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire import errors as codes
@@ -149,15 +155,20 @@ class Server(Hub):
         self.tally("unsupported_requests")
         raise self.absences.request(name)
 
-    def dispatch_request(self, request: Request) -> None:
-        """Run a request that waited, unless nobody waits for it any more."""
+    def dispatch_request(self, request: Request, message: RawMessage | None = None) -> None:
+        """Run a request that waited, unless nobody waits for it any more.
+
+        Args:
+            request: It counts as under way.
+            message: The same, where it has just been read.
+        """
         origin = request.origin
         if not origin.alive:
             return
         operation = self._in_partition.get(request.type)
-        message = parse_message(request.data)
+        message = message or parse_message(request.data)
         origin.in_flight -= 1
-        wait = request.wait
+        wait, attempt = request.wait, request.attempt
         try:
             if operation is None:
                 self._dispatch_other(origin, message)
@@ -167,18 +178,22 @@ class Server(Hub):
                 self.admission.admit(operation, message)
             if partition.writable if operation.is_write else partition.readable:
                 operation.count += 1
-                if wait is None:
+                if wait is not None:
+                    wait.is_here = True
+                if attempt is None or operation.recognise is None:
                     operation.run(origin, partition, message)
-                    return
-                wait.is_here = True
-                operation.run(origin, partition, message)
-                if wait.is_here:  # it did not say ``later`` again
+                else:
+                    operation.recognise(request, partition, message)
+                if wait is not None and wait.is_here:  # it did not say ``later`` again
                     self.waits.end(request)
             else:
                 origin.in_flight += 1
                 self.forwarding.wait(request, partition)
         except GridError as error:
-            if not self.waits.goes_on(request, codes.code_of(error)):
+            if request.is_in_doubt:
+                origin.in_flight += 1
+                self.answer_error(request, codes.code_of(error), str(error))
+            elif not self.waits.goes_on(request, codes.code_of(error)):
                 self.refuse(origin, request.correlation, error)
 
     def _try_again(self, request: Request) -> bool:
@@ -193,8 +208,19 @@ class Server(Hub):
         return True
 
     def answer_error(self, request: Request, code: int, text: str) -> None:
-        """Give a waiting request an error, unless its call goes on waiting after that."""
-        if self.waits.goes_on(request, code):
+        """Give a waiting request an error, unless its call goes on after that.
+
+        An error says that its attempt has had no effect. Of a request in doubt that is no answer:
+        an attempt before it may have had one.
+        """
+        if request.is_in_doubt:
+            if self.forwarding.keeps(request, code):
+                return
+            self.waits.end(request)
+            if code != codes.INDETERMINATE:
+                code, text = codes.INDETERMINATE, f"it may have taken effect before this: {text}"
+            super().answer_error(request, code, text)
+        elif self.waits.goes_on(request, code):
             request.origin.in_flight -= 1
         else:
             super().answer_error(request, code, text)
@@ -234,8 +260,18 @@ class Server(Hub):
         """Another member sends a request of one of its clients: a head and the request."""
         if not body:
             raise ProtocolError("a forwarded request is empty")
-        start = self.waits.came(origin, body)
-        self.dispatch(origin, parse_message(body[start:]), origin.hops)
+        attempt, start = self.waits.came(origin, body)
+        message = parse_message(body[start:])
+        if attempt is None or not 0 <= message[6] < self._partition_count:
+            self.dispatch(origin, message, origin.hops)
+        elif origin.hops > 1 and not self.ctx.is_member(origin.member):
+            left = f"member {origin.member} is not on the list; whoever asked it asks again"
+            self.refuse(origin, message[5], RetryableError(left))
+        else:
+            origin.begin_waiting()
+            request = Request.of(origin, message, origin.hops)
+            request.attempt = attempt
+            self.dispatch_request(request, message)
         if origin.out:  # at once, so that the bytes of answers are known before the next call
             self.flush_origin(origin)
 
@@ -245,7 +281,12 @@ class Server(Hub):
             self.scatter.on_reply(request, body)
         elif body.startswith(WOULD_WAIT):
             self.waits.told(call, request, body)
-        elif request.wait is not None and self.waits.goes_on(request, error_in(body)):
+        elif body == LOST:
+            if self.forwarding.on_told_lost(call, request):
+                self.dispatch_request(request)
+        elif request.is_in_doubt and (error := error_in(body)) is not None:
+            self.answer_error(request, error.error_code, str(error.message))
+        elif request.wait is not None and self.waits.goes_on(request, code_in(body)):
             request.origin.in_flight -= 1
         else:
             self.answer(request, body)
@@ -336,7 +377,8 @@ class Server(Hub):
         for call in self.calls.take_overdue(self.ctx.now_us):
             self.tally("calls_overdue")
             if isinstance(call.token, Request):
-                self.forwarding.on_overdue(call, call.token)
+                if self.forwarding.on_overdue(call, call.token):
+                    self.dispatch_request(call.token)
             else:
                 self.scatter.on_overdue(call)
         self.calls.tick()

@@ -10,7 +10,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
-from whimbrel.core.ids import ClientId, MemberId, Namespace, PartitionId
+from whimbrel.core.ids import Attempt, ClientId, MemberId, Namespace, PartitionId
 from whimbrel.errors import OverloadedError
 from whimbrel.serving.calls import Call
 from whimbrel.wire.frames import MessageSplitter, RawMessage, message_bytes
@@ -134,6 +134,16 @@ class Request:
     """When it was first tried, here or at its primary; 0 before that."""
     wait: Wait | None = None
     """Of a call that waits for something to change."""
+    attempt: Attempt | None = None
+    """The name of its last attempt, if that is recognised when it is repeated."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a client of ours waits for it and an attempt was lost: so its repetition ends
+        without effect, and what became of it before is unknown.
+        """
+        attempt = self.attempt
+        return attempt is not None and attempt.is_repetition and isinstance(self.origin, Connection)
 
     @classmethod
     def of(cls, origin: Origin, message: RawMessage, hops: int = 0) -> Request:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Final
 
-from whimbrel.core.ids import MemberId, Namespace, PartitionId
+from whimbrel.core.ids import Attempt, MemberId, Namespace, PartitionId
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.errors import GridError, OverloadedError, UsageError
 from whimbrel.serving.calls import Call
@@ -29,11 +29,10 @@ from whimbrel.serving.hub import NOTIFY_WAIT_OVER, NOTIFY_WAKE, Hub
 from whimbrel.serving.parking import ParkingLot
 from whimbrel.serving.session import Connection, ForwardOrigin, Origin, Request, Wait
 from whimbrel.serving.wait_frames import (
-    ForwardHead,
+    Head,
     WouldWait,
     decode_numbers,
     decode_would_wait,
-    encode_head,
     encode_numbers,
     encode_would_wait,
     read_head,
@@ -106,6 +105,7 @@ class Waits:
         key: bytes,
         timeout_ms: int,
         expired: bytes,
+        request: Request | None = None,
     ) -> None:
         """Try a request again when ``key`` of a structure was changed; it must have had no effect.
 
@@ -118,6 +118,7 @@ class Waits:
             timeout_ms: How long it waits from its first attempt on; negative for ever. A request
                 that does not wait at all is answered by its handler.
             expired: The whole response at the end of that time.
+            request: The same request, where the handler was given it.
 
         Raises:
             OverloadedError: Too many calls wait.
@@ -135,10 +136,12 @@ class Waits:
             self._hub.deliver(origin, encode_would_wait(found))
             self._hub.flush_origin(origin)  # before whoever is woken in this turn hears of it
         elif isinstance(origin, Connection):
-            request = origin.waiting.get(message[5])
-            if request is None or request.wait is None or not request.wait.is_here:
-                request = Request.of(origin, message)
-                request.since_us = self._hub.ctx.now_us
+            if request is None:
+                request = origin.waiting.get(message[5])
+                if request is None or request.wait is None or not request.wait.is_here:
+                    request = Request.of(origin, message)
+                    request.since_us = self._hub.ctx.now_us
+            if request.wait is None:
                 found = WouldWait(namespace, key, timeout_ms, expired, is_remembered=True)
                 self._begin(origin, request, found)
             self._rest(request, AGAIN_US)
@@ -217,8 +220,9 @@ class Waits:
             self._remembered.setdefault(call.target, {})[call.number] = request
 
     def _rest(self, request: Request, again_us: int) -> None:
-        """No attempt is under way until something happens, or so long."""
+        """No attempt is under way until something happens, or so long; none has had any effect."""
         wait = request.wait
+        request.attempt = None
         if wait is not None:
             wait.is_idle, wait.is_here, wait.call = True, False, None
             self._set_due(wait, min(wait.deadline_us, self._hub.ctx.now_us + again_us))
@@ -269,26 +273,27 @@ class Waits:
 
     def head_of(self, request: Request, primary: MemberId) -> bytes:
         """What stands before a request that is sent on: the hops, whose it is, which attempt."""
-        wait, attempt = request.wait, None
+        waited, wait = None, request.wait
         if wait is not None:
             number = wait.number if wait.target == primary else 0
-            attempt = (number, self._hub.ctx.now_us - request.since_us)
-        return encode_head(ForwardHead(request.hops + 1, request.origin.client_id, attempt))
+            waited = (number, self._hub.ctx.now_us - request.since_us)
+        head = Head(request.hops + 1, request.origin.client_id, waited, request.attempt)
+        return head.encode()
 
-    def came(self, origin: ForwardOrigin, body: bytes) -> int:
-        """A FORWARD is here: note whose it is, and which attempt; where the request begins.
+    def came(self, origin: ForwardOrigin, body: bytes) -> tuple[Attempt | None, int]:
+        """A FORWARD is here: note whose it is; the attempt's name, and where the request begins.
 
         Raises:
             ProtocolError: It is shorter than its head.
         """
         head, start = read_head(body)
-        origin.hops, origin.client_id, attempt = head
-        if attempt is not None:
-            number, age_us = attempt
+        origin.hops, origin.client_id = head.hops, head.client_id
+        if head.waited is not None:
+            number, age_us = head.waited
             place = self.queues.come(origin.member, number)
             since_us = self._hub.ctx.now_us - age_us
             origin.place = place or (since_us, self.queues.next_number())
-        return start
+        return head.attempt, start
 
     def _try(self, request: Request) -> None:
         """Make the next attempt of an idle call, if one can be made."""

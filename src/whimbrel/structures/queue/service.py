@@ -4,27 +4,34 @@ A queue lies whole in one partition. Knows capacity, events, what wakes whom and
 sent to the backups; nothing of clients, their protocol or routing. Items are whole Data.
 
 What is offered or taken is answered when the synchronous backups have it, so what a client was
-given is gone there, too. Nothing here waits: an attempt that finds nothing, or no room, has no
-effect, and whoever wants to wait waits for TAKE or PUT, which every change says that gives hope.
+given is gone there, too. A call that another member sends on has a name (``Attempt``); sent again,
+because its answer was lost, it is answered as the first time. Nothing here waits: an attempt that
+finds nothing, or no room, has no effect, and whoever wants to wait waits for TAKE or PUT, which
+every change says that gives hope.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from whimbrel.core.ids import Namespace, split_namespace
+from whimbrel.core.ids import Attempt, Namespace, split_namespace
 from whimbrel.core.kinds import StructureService, note_damaged
-from whimbrel.core.merging.past import read_past
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
-from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
 from whimbrel.core.replication.outbox import PendingReply, Reply
-from whimbrel.errors import OperationError, SerializationError, UsageError
+from whimbrel.errors import (
+    IndeterminateError,
+    OperationError,
+    RetryableError,
+    SerializationError,
+    UsageError,
+)
 from whimbrel.serialization.data import DATA_HEADER_BYTES
-from whimbrel.structures.queue.record import ID_BYTES, item_id, read_items
+from whimbrel.structures.queue.record import ID_BYTES, item_id, read_head, read_items
 from whimbrel.structures.queue.settings import NAME, SIZE_MAX, QueueSettings
-from whimbrel.structures.queue.store import QueueStore
+from whimbrel.structures.queue.store import FENCE_OPERATION, QueueStore
 
 ITEM_BYTES_MAX: Final = 64 * 1024 * 1024
 """One item; larger ones would stall a member's other partitions."""
@@ -105,11 +112,14 @@ class QueueService(StructureService):
         namespace: Namespace,
         values: Sequence[bytes],
         reply: Reply,
+        attempt: Attempt | None = None,
     ) -> bool:
         """Put items at the tail, all of them or, when there is no room for that, none.
 
         Raises:
-            RetryableError: We are not the primary, or the partition is migrating.
+            RetryableError: We are not the primary, or the partition is migrating, or the call comes
+                long after later ones.
+            IndeterminateError: The call is a repetition and may have been forgotten.
             OverloadedError: A backup cannot keep up.
             UsageError: An item is too large or no serialized object.
         """
@@ -117,10 +127,13 @@ class QueueService(StructureService):
             if not DATA_HEADER_BYTES <= len(value) <= ITEM_BYTES_MAX:
                 raise UsageError(f"{len(value)} bytes are no serialized object, or too large")
         self._outgoing.admit(partition, namespace)
+        if attempt is not None and self._answer(partition, namespace, attempt, reply) is not None:
+            return True
         if len(values) > self.remaining_capacity(partition, namespace):
             return False
         if values:
-            self._add(partition, self._holdings.begin(partition, namespace), values, reply)
+            fragment = self._holdings.begin(partition, namespace)
+            self._add(partition, fragment, values, reply, attempt)
         return True
 
     def _add(
@@ -129,19 +142,34 @@ class QueueService(StructureService):
         fragment: Fragment,
         values: Sequence[bytes],
         reply: Reply,
+        attempt: Attempt | None = None,
     ) -> None:
         store = cast("QueueStore", fragment.store)
         if not store.is_begun(fragment.lineage):
             self._holdings.change(partition, fragment, store.begin(fragment.lineage), None)
-        self._holdings.change(partition, fragment, store.offer(values), reply)
+        operation = store.offer(values)
+        if attempt is not None:
+            operation = store.remember(attempt, b"", operation)
+        self._holdings.change(partition, fragment, operation, reply)
         self._tell(fragment.namespace, ADDED, values)
         self._wake(partition, fragment.namespace, store)
 
     # -- taking ---------------------------------------------------------------------------
 
-    def poll(self, partition: PartitionReplica, namespace: Namespace, reply: Reply) -> bytes | None:
+    def poll(
+        self,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        reply: Reply,
+        attempt: Attempt | None = None,
+    ) -> bytes | None:
         """Take the item at the head; None when there is none. Errors are those of ``offer``."""
-        taken = self.drain(partition, namespace, 1, reply)
+        self._outgoing.admit(partition, namespace)
+        if attempt is not None:
+            answer = self._answer(partition, namespace, attempt, reply)
+            if answer is not None:
+                return answer
+        taken = self._take(partition, namespace, 1, reply, attempt)
         return taken[0] if taken else None
 
     def drain(
@@ -149,10 +177,24 @@ class QueueService(StructureService):
     ) -> list[bytes]:
         """Take so many items from the head, all when it is negative; what an answer may have."""
         self._outgoing.admit(partition, namespace)
-        store = self._store(partition, namespace)
-        if store is None or not count_max:
+        if not count_max:
             return []
-        taken, operation = store.take(count_max if count_max > 0 else SIZE_MAX, ANSWER_BYTES_MAX)
+        return self._take(partition, namespace, count_max if count_max > 0 else SIZE_MAX, reply)
+
+    def _take(
+        self,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        count_max: int,
+        reply: Reply,
+        attempt: Attempt | None = None,
+    ) -> list[bytes]:
+        store = self._store(partition, namespace)
+        if store is None:
+            return []
+        taken, operation = store.take(count_max, ANSWER_BYTES_MAX)
+        if operation and attempt is not None:
+            operation = store.remember(attempt, taken[0], operation)
         self._removed(partition, namespace, taken, operation, reply)
         return taken
 
@@ -207,6 +249,33 @@ class QueueService(StructureService):
             self._tell(namespace, REMOVED, values)
             self._wake(partition, namespace, cast("QueueStore", fragment.store))
 
+    # -- being asked again ----------------------------------------------------------------
+
+    def _answer(
+        self,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        attempt: Attempt,
+        reply: Reply,
+    ) -> bytes | None:
+        """What a call was answered that has been carried out before; None for any other.
+
+        The reply waits until the backups have got whatever was sent to them up to now, the call's
+        change included.
+        """
+        fragment = partition.fragments.get(namespace)
+        if fragment is None:
+            return None
+        answered = cast("QueueStore", fragment.store).answered
+        answer = answered.find(attempt)
+        if answer is not None:
+            self._holdings.change(partition, fragment, FENCE_OPERATION, reply)
+        elif answered.may_have_forgotten(attempt):
+            if attempt.is_repetition:
+                raise IndeterminateError("the call may have been carried out; that is forgotten")
+            raise RetryableError("the call comes long after later ones of its member")
+        return answer
+
     # -- telling --------------------------------------------------------------------------
 
     def _tell(self, namespace: Namespace, flag: int, values: Sequence[bytes]) -> None:
@@ -224,6 +293,10 @@ class QueueService(StructureService):
 
     # -- after a split --------------------------------------------------------------------
 
+    def leftover_chunk(self, store: Store, cursor: Any, bytes_max: int) -> tuple[bytes, int]:
+        """See ``StructureService.leftover_chunk``; whose calls they were is nobody's affair now."""
+        return cast("QueueStore", store).export_items(cursor, bytes_max)
+
     def merge(
         self, partition: PartitionReplica, namespace: Namespace, chunk: bytes, reply: PendingReply
     ) -> MergeCounts:
@@ -234,7 +307,7 @@ class QueueService(StructureService):
         own: list[bytes] = []
         known = 0
         try:
-            past, start = read_past(chunk)
+            past, _, start = read_head(chunk)
             store = self._store(partition, namespace)
             parting = 0 if store is None else store.past.parting(past)
             for item in read_items(chunk, start, len(chunk)):

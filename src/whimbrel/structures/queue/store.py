@@ -1,8 +1,9 @@
-"""The items of one queue in its partition, and nothing else.
+"""The items of one queue in its partition, and what its last calls were answered.
 
-Knows items, operations and chunks (``record``). Knows nothing of replicas, members, clients or who
-waits. Every change returns the backup operation that repeats it. What is at the head or the tail
-costs the same however long the queue is; to look at or remove from the middle is a walk.
+Knows items, operations, chunks (``record``) and calls (``answered``). Knows nothing of replicas,
+members, clients or who waits. Every change returns the backup operation that repeats it. What is at
+the head or the tail costs the same however long the queue is; to look at or remove from the middle
+is a walk.
 """
 
 from __future__ import annotations
@@ -13,19 +14,27 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
-from whimbrel.core.merging.past import PAIR, Past, read_past
+from whimbrel.core.ids import Attempt
+from whimbrel.core.merging.past import PAIR, Past
 from whimbrel.errors import ProtocolError, SerializationError
 from whimbrel.serialization.data import HASH_BYTES
+from whimbrel.structures.queue import answered
+from whimbrel.structures.queue.answered import Answered
 from whimbrel.structures.queue.record import (
     BEGUN,
     BODY_AT,
+    CALL,
+    CALL_HEAD,
+    FENCE,
     GONE,
     GONE_TO,
     ID,
     ID_BYTES,
     LENGTH,
     OFFERED,
+    encode_head,
     item_id,
+    read_head,
     read_items,
 )
 
@@ -38,18 +47,26 @@ _OFFERED: Final = bytes((OFFERED,))
 _GONE_TO: Final = bytes((GONE_TO,))
 _GONE: Final = bytes((GONE,))
 _BEGUN: Final = bytes((BEGUN,))
+FENCE_OPERATION: Final = bytes((FENCE,))
+"""Changes nothing; see ``record``."""
+
+_CALLS: Final = (OFFERED | CALL, GONE_TO | CALL)
 
 _pack_id = ID.pack
 _pack_length = LENGTH.pack
 
 
 class ItemCursor:
-    """A walk over the items of a store; ``next_id`` is the first one that was not exported."""
+    """A walk over the items of a store, and then over the answers of its calls.
 
-    __slots__ = ("_items", "_walk", "next_id")
+    ``next_id`` is the first item that was not exported, ``next_place`` the first answer.
+    """
+
+    __slots__ = ("_items", "_walk", "next_id", "next_place")
 
     def __init__(self, items: deque[bytes]) -> None:
         self.next_id = 0
+        self.next_place = 1
         self._items = items
         self._walk: Iterator[bytes] = iter(items)
 
@@ -96,9 +113,10 @@ class QueueStore:
         bytes_used: Bytes of the Data.
         next_id: Of the next item that is offered.
         lineages: Who has counted, see ``Past``.
+        answered: Calls that may be asked again; their bytes are not among ``bytes_used``.
     """
 
-    __slots__ = ("_free", "bytes_used", "items", "lineages", "next_id")
+    __slots__ = ("_free", "answered", "bytes_used", "items", "lineages", "next_id")
 
     def __init__(self, free: Callable[[GivenUp], None] | None = None) -> None:
         """An empty store.
@@ -111,6 +129,7 @@ class QueueStore:
         self.bytes_used = 0
         self.next_id = 1
         self.lineages: tuple[tuple[int, int], ...] = ()
+        self.answered = Answered()
 
     def __len__(self) -> int:
         """Items held."""
@@ -186,6 +205,13 @@ class QueueStore:
             last = item[:ID_BYTES]
         self.bytes_used -= size - ID_BYTES * len(taken)
         return taken, _GONE_TO + last if taken else b""
+
+    def remember(self, attempt: Attempt, answer: bytes, operation: bytes) -> bytes:
+        """An offer, or the taking of one item, was this call; the operation that says so, too."""
+        place, known = self.answered.next_place, (attempt.caller, attempt.number)
+        self.answered.add(place, known, answer)
+        kind = bytes((operation[0] | CALL,))
+        return b"".join((kind, CALL_HEAD.pack(place, *known), operation[1:]))
 
     def remove(self, value: bytes) -> bytes:
         """Remove the first value that is equal; the operation is empty when there is none."""
@@ -264,21 +290,39 @@ class QueueStore:
         Raises:
             ProtocolError: The bytes are no such operation; nothing is changed.
         """
-        kind, size = buffer[start], end - start - 1
+        kind, place, caller, number = buffer[start], 0, b"", 0
         start += 1
+        if kind in _CALLS and end - start >= CALL_HEAD.size:
+            place, caller, number = CALL_HEAD.unpack_from(buffer, start)
+            kind, start = kind & ~CALL, start + CALL_HEAD.size
+        size, answer = end - start, None
         if kind == OFFERED:
             try:
                 self._insert(list(read_items(buffer, start, end)))
             except SerializationError as error:
                 raise ProtocolError(f"a backup operation is damaged: {error}") from error
+            answer = b""
         elif kind == GONE_TO and size == ID_BYTES:
+            answer = self._find(buffer[start:end]) if place else None
             self._drop_to(buffer[start:end])
         elif kind == GONE and size and size % ID_BYTES == 0:
             self._remove_ids([buffer[at : at + ID_BYTES] for at in range(start, end, ID_BYTES)])
         elif kind == BEGUN and size == PAIR.size:
             self._begin(*PAIR.unpack_from(buffer, start))
-        else:
+        elif kind != FENCE or size:
             raise ProtocolError(f"a queue has no backup operation of kind {kind} with {size} bytes")
+        if place and answer is not None:
+            self.answered.add(place, (caller, number), answer)
+
+    def _find(self, number: bytes) -> bytes | None:
+        """The value with this id. One that is not here any more was seen before, and so was its
+        call; one that is not here yet comes with a copy, which then brings the call as well.
+        """
+        items = self.items
+        place = 0 if items and items[0].startswith(number) else bisect_left(items, number)
+        if place < len(items) and items[place].startswith(number):
+            return items[place][ID_BYTES:]
+        return None
 
     def _insert(self, incoming: list[bytes]) -> None:
         """Put items where their ids belong: at the tail, unless they come again or late.
@@ -334,16 +378,32 @@ class QueueStore:
     # -- chunks ------------------------------------------------------------------------------
 
     def open_cursor(self) -> ItemCursor:
-        """A walk over all items, for ``export``."""
+        """A walk over everything, for ``export``."""
         return ItemCursor(self.items)
 
     def export(self, cursor: ItemCursor, bytes_max: int) -> tuple[bytes, int, bool]:
-        """The next items as they are now, their number and whether they are the last.
+        """The next items as they are now, their number and whether everything is exported.
 
         The chunk ends with the item that reaches ``bytes_max``, so a large one is a chunk of its
-        own, or after CHUNK_ITEMS_MAX items.
+        own, or after CHUNK_ITEMS_MAX items. Answers follow the items: a copy has then been given
+        whatever is taken while they are on their way.
         """
-        pieces = [self.past.encode()]
+        items, count, size, is_last = self._next_items(cursor, bytes_max)
+        answers = b""
+        calls = self.answered
+        if is_last and size < bytes_max:
+            answers, cursor.next_place = calls.export(cursor.next_place, bytes_max - size)
+        is_last = is_last and cursor.next_place == calls.next_place
+        return encode_head(self.past, answers) + items, count, is_last
+
+    def export_items(self, cursor: ItemCursor, bytes_max: int) -> tuple[bytes, int]:
+        """A chunk without answers, for who only wants the items, and their number."""
+        items, count, _, _ = self._next_items(cursor, bytes_max)
+        return encode_head(self.past) + items, count
+
+    def _next_items(self, cursor: ItemCursor, bytes_max: int) -> tuple[bytes, int, int, bool]:
+        """The next items, their number, their bytes, and whether they are the last."""
+        pieces: list[bytes] = []
         size = count = 0
         for item in cursor.go_on(self.items):
             pieces += (_pack_length(len(item)), item)
@@ -354,7 +414,7 @@ class QueueStore:
         if count:
             cursor.next_id = item_id(pieces[-1]) + 1
         is_last = not self.items or self.items[-1] < _pack_id(cursor.next_id)
-        return b"".join(pieces), count, is_last
+        return b"".join(pieces), count, size, is_last
 
     def ingest(self, data: bytes) -> int:
         """Take in a chunk; returns the number of items.
@@ -362,9 +422,11 @@ class QueueStore:
         Raises:
             SerializationError: The chunk is damaged; nothing of it is taken in.
         """
-        past, start = read_past(data)
+        past, section, start = read_head(data)
+        copied = answered.read(section)
         incoming = list(read_items(data, start, len(data)))
         self._insert(incoming)
+        self.answered.ingest(copied)
         self.next_id = max(self.next_id, past.next_number)
         self.lineages = past.lineages
         return len(incoming)

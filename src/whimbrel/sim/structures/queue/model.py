@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.core.merging.past import Past, read_past
+from whimbrel.core.merging.past import Past
 from whimbrel.core.replication.fragments import Store
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.history import Ledger, Operation, Outcome, Reply
@@ -27,7 +27,8 @@ from whimbrel.sim.structures.queue.ledger import (
     store_of,
 )
 from whimbrel.sim.world import ClientProcess, World
-from whimbrel.structures.queue.record import ID_BYTES, item_id, read_items
+from whimbrel.structures.queue.answered import Record
+from whimbrel.structures.queue.record import ID_BYTES, item_id, read_head, read_items
 
 QUEUE = "sim.queue"
 SCRATCH_QUEUE = "sim.scratch-queue"
@@ -46,6 +47,8 @@ class Content:
 
     items: tuple[bytes, ...]
     past: Past
+    calls: tuple[tuple[int, Record], ...] = ()
+    """Those that are remembered, with their places."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -170,9 +173,9 @@ class QueueModel(StructureModel):
 
     @staticmethod
     def content(store: Store) -> Content:
-        """The items, and who has counted them."""
+        """The items, who has counted them, and the calls that may come again."""
         queue = store_of(store)
-        return Content(tuple(queue.items), queue.past)
+        return Content(tuple(queue.items), queue.past, queue.answered.records)
 
     @staticmethod
     def merge_problem(
@@ -182,7 +185,7 @@ class QueueModel(StructureModel):
 
         Somebody who waited may have taken items from the head by now.
         """
-        past, start = read_past(chunk)
+        past, _, start = read_head(chunk)
         known = NOTHING if before is None else before
         parting = known.past.parting(past)
         now = NOTHING if store is None else QueueModel.content(store)

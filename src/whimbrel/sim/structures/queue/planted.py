@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.core.merging.past import read_past
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
-from whimbrel.structures.queue.record import ID_BYTES, read_items
+from whimbrel.structures.queue.record import ID_BYTES, read_head, read_items
 from whimbrel.structures.queue.service import QueueService
 from whimbrel.structures.queue.store import QueueStore
 
@@ -41,7 +40,7 @@ def smaller_part_forgotten(engine: Engine) -> None:
     """After a split all that the smaller part had counts as known."""
 
     def merge(_: PartitionReplica, name: str, chunk: bytes, *given: Any) -> MergeCounts:
-        return MergeCounts(same=sum(1 for _ in read_items(chunk, read_past(chunk)[1], len(chunk))))
+        return MergeCounts(same=sum(1 for _ in read_items(chunk, read_head(chunk)[2], len(chunk))))
 
     replace(engine.member.service(QueueService), "merge", merge)
 
