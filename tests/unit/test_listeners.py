@@ -48,9 +48,9 @@ class Scene(SplitPump):
         self.form(members)
         self.keys = 0
 
-    def everywhere(self, number: int = 9) -> list[Client]:
+    def everywhere(self, number: int = 9, **fields: Any) -> list[Client]:
         """The connections of a client that listens with every member."""
-        return [self.listener(node, number) for node in self.living()]
+        return [self.listener(node, number, **fields) for node in self.living()]
 
     def listener(self, node: Node, number: int = 9, **fields: Any) -> Client:
         """A connection that listens to everything."""
@@ -191,10 +191,13 @@ def test_a_structure_that_nobody_listens_to_leaves_nothing_behind() -> None:
     assert not scene.nodes[1].engine.server.listeners._tellers
 
 
-def test_a_newcomer_without_the_client_leaves_it_to_one_member() -> None:
-    """Before the client is connected there, and after; one notice goes for each event."""
+@pytest.mark.parametrize("local_only", [False, True])
+def test_a_newcomer_without_the_client_leaves_it_to_one_member(local_only: bool) -> None:
+    """Before the client is connected there, and after; one notice goes for each event. It is so for
+    one that asks each member for everything, and one that asks each for what happens there.
+    """
     scene = Scene()
-    clients = scene.everywhere()
+    clients = scene.everywhere(local_only=local_only)
     newcomer = scene.start()
     scene.run_until(lambda: newcomer.joined, 30)
     scene.run(10)
@@ -204,17 +207,18 @@ def test_a_newcomer_without_the_client_leaves_it_to_one_member() -> None:
     of_newcomer = [pid for pid in range(7) if scene.primary(pid) is newcomer]
     assert [source for source, _ in sent] == [newcomer.number] * len(of_newcomer)
     before = len(sent)
-    clients.append(scene.listener(newcomer))
+    clients.append(scene.listener(newcomer, local_only=local_only))
     keys = scene.change()
     assert len(clients[-1].events) == len(of_newcomer)
     assert heard(*clients) == once(keys)
     assert len(sent) == before
 
 
-def test_a_join_costs_no_event_and_doubles_none() -> None:
+@pytest.mark.parametrize("local_only", [False, True])
+def test_a_join_costs_no_event_and_doubles_none(local_only: bool) -> None:
     """Written all through the rebalancing; the client comes to the newcomer in the middle."""
     scene = Scene()
-    clients = scene.everywhere()
+    clients = scene.everywhere(local_only=local_only)
     writer = scene.client(scene.nodes[1])
     newcomer = scene.start()
     keys = [f"key {number}" for number in range(200)]
@@ -223,9 +227,34 @@ def test_a_join_costs_no_event_and_doubles_none() -> None:
         put(writer, number % 7, key)
         if number == 140:
             assert newcomer.joined
-            clients.append(scene.listener(newcomer))
+            clients.append(scene.listener(newcomer, local_only=local_only))
     scene.settle()
     assert heard(*clients) == once(keys)
+
+
+def test_who_listens_nearby_hears_newcomers_until_it_ends() -> None:
+    """Goal: what a newcomer is told of listeners for one member's events alone is their own: not of
+    those that were made when it was there, of what the cluster itself tells, or that have ended.
+    """
+    scene = Scene()
+    early = scene.listener(scene.nodes[0], 5, local_only=True)
+    ending = scene.client(scene.nodes[0], number=6)
+    registration = listen(ending, local_only=True)
+    early.call("Client.addPartitionLostListener", local_only=True)
+    newcomer = scene.start()
+    scene.run_until(lambda: newcomer.joined, 30)
+    scene.run(10)
+    late = scene.listener(scene.nodes[0], 7, local_only=True)
+    interests = newcomer.engine.server.listeners._interests
+    keys = scene.change(newcomer)
+    assert heard(early) == heard(ending) == once(keys) and heard(late) == Counter()
+    assert not interests.members(GRID)
+    ending.call(STOP, name="m", registration_id=registration)
+    scene.settle()
+    keys = scene.change(newcomer)
+    assert heard(early) == once(keys) and heard(ending) == Counter()
+    scene.close(early)
+    assert not interests.tellers(Namespace("multimap/m"), ())
 
 
 @pytest.mark.parametrize("leaver", [0, 1, 2])
@@ -478,12 +507,14 @@ class Heard:
 
     def __init__(self) -> None:
         self.changes: list[tuple[Namespace, int]] = []
-        self.interests = Interests(lambda name, change: self.changes.append((name, change)))
+        self.interests = Interests(
+            member_id(9), lambda name, change: self.changes.append((name, change))
+        )
 
     def take(self, member: int, number: int, marks: Marks) -> list[tuple[Namespace, int]]:
         """What changes by an interest."""
         self.changes.clear()
-        self.interests.take(member_id(member), encode_interest(Interest(number, marks)))
+        self.interests.take(member_id(member), encode_interest(Interest(number, marks, {})))
         return self.changes[:]
 
     def tellers(self, name: Namespace = M, here: tuple[bytes, ...] = ()) -> dict[int, bytes]:

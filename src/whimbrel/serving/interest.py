@@ -39,6 +39,8 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     marks: Marks
+    late: dict[MemberId, Marks]
+    """What else it wants to hear from single members that came later than their listeners."""
 
 
 _encode_interest = msgspec.msgpack.Encoder().encode
@@ -90,13 +92,15 @@ def unpack_marks(notice: bytes) -> tuple[Container[bytes], bytes]:
 class Interests:
     """What the other members want to hear."""
 
-    def __init__(self, changed: Callable[[Namespace, int], None]) -> None:
+    def __init__(self, me: MemberId, changed: Callable[[Namespace, int], None]) -> None:
         """Nobody wants anything yet.
 
         Args:
+            me: This member.
             changed: Is told of a structure for which other marks are wanted, or by other members,
                 and how many members more want to hear of it than before.
         """
+        self._me = me
         self._changed = changed
         self._by_member: dict[MemberId, Interest] = {}
         self._by_mark: dict[Namespace, dict[bytes, dict[MemberId, None]]] = {}
@@ -108,11 +112,14 @@ class Interests:
         Raises:
             ProtocolError: It is no interest.
         """
-        interest = read_body(_decode_interest, body, "an interest")
+        told = read_body(_decode_interest, body, "an interest")
         known = self._by_member.get(member)
-        if known is None or known.number < interest.number:
-            self._by_member[member] = interest
-            self._replace(member, known.marks if known else {}, interest.marks)
+        if known is None or known.number < told.number:
+            marks = dict(told.marks)
+            for name, late in told.late.get(self._me, {}).items():
+                marks[name] = (*marks.get(name, ()), *late)
+            self._by_member[member] = Interest(told.number, marks, {})
+            self._replace(member, known.marks if known else {}, marks)
 
     def forget(self, member: MemberId) -> None:
         """A member has left."""

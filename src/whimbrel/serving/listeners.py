@@ -8,6 +8,10 @@ others what such listeners want (``interest``), and who has an event tells it to
 registration that it has not itself; NOTIFY_EVENT says for which. So every registration hears every
 change exactly once (FN-22), at however many members it was made, while members come and go.
 
+A client that registers with every member for what happens there alone (``local_only``) takes a
+while to find a newcomer. Until it has registered there, too, the newcomer's events are told to it
+in the same way: by one of the members that were there before.
+
 What is on its way when a client's connection breaks is lost with it. Until the member at its other
 end knows, that is also what arises there, and what others tell that member for the client. A client
 that registers again elsewhere is told there from the answer on, but for what arises at a member
@@ -99,17 +103,32 @@ class Listener:
     wants: Wants = everything
     """Takes what ``encode`` takes."""
     registration: bytes = b""
-    """Set when it is added, as is its mark (``interest``)."""
+    """Set when it is added, as are its mark (``interest``) ..."""
     mark: bytes = b""
+    elders: frozenset[MemberId] = frozenset()
+    """... and the other members that there were then."""
 
     @property
     def needs_others(self) -> bool:
         """Whether other members must know of it, to tell it what happens at them."""
         return not self.local_only and self.namespace != OBJECTS
 
+    @property
+    def needs_newcomers(self) -> bool:
+        """Whether members that come later must, until its client registers with them."""
+        return self.local_only and self.namespace not in (OBJECTS, GRID)
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_event = msgspec.msgpack.Decoder(StructureEvent).decode
+
+
+def marks_of(listeners: Iterable[Listener]) -> Marks:
+    """Their marks, each once, by structure."""
+    found: dict[Namespace, dict[bytes, None]] = {}
+    for one in listeners:
+        found.setdefault(one.namespace, {})[one.mark] = None
+    return {name: tuple(marks) for name, marks in found.items()}
 
 
 class Listeners:
@@ -123,8 +142,8 @@ class Listeners:
         """Structures whose services must tell what happens."""
         self._by_name: dict[Namespace, dict[bytes, Listener]] = {}
         self._by_registration: dict[bytes, Listener] = {}
-        self._interests = Interests(self._count)
-        self._told = Interest(0, {})
+        self._interests = Interests(hub.ctx.id, self._count)
+        self._told = Interest(0, {}, {})
         """What we have told others that we want to hear."""
         self._tellers: dict[Namespace, dict[MemberId, bytes]] = {}
         """Which other members are told, and for which marks (``pack_marks``), of structures with
@@ -160,6 +179,7 @@ class Listeners:
             raise OverloadedError(f"a member has at most {LISTENERS_MAX} listeners")
         registration = listener.registration = self.new_registration()
         listener.mark = mark_of(listener.connection.client_id or registration, request)
+        listener.elders = frozenset(self._hub.ctx.others())
         self._by_registration[registration] = listener
         self._by_name.setdefault(listener.namespace, {})[registration] = listener
         self._count(listener.namespace, 1)
@@ -180,7 +200,9 @@ class Listeners:
         if not named:
             del self._by_name[listener.namespace]
         self._count(listener.namespace, -1)
-        self.has_news |= listener.needs_others
+        self.has_news |= listener.needs_others or (
+            listener.needs_newcomers and not listener.elders.issuperset(self._hub.ctx.others())
+        )
         return True
 
     def listen_for_shell(self, listens: bool) -> None:
@@ -221,21 +243,25 @@ class Listeners:
 
     # -- interest between members ---------------------------------------------------------
 
-    def _marks_here(self, name: Namespace) -> dict[bytes, None]:
-        return {one.mark: None for one in self.named(name) if one.needs_others}
-
-    def _marks_wanted(self) -> Marks:
-        wanted = {name: marks for name in self._by_name if (marks := tuple(self._marks_here(name)))}
+    def _look(self) -> None:
+        """See what we want to hear now, from everybody and from members that came later."""
+        listeners = self._by_registration.values()
+        marks = marks_of(one for one in listeners if one.needs_others)
         if self.shell_listens:
-            wanted.setdefault(GRID, ())
-        return wanted
+            marks.setdefault(GRID, ())
+        nearby = [one for one in listeners if one.needs_newcomers]
+        late = {
+            member: marks_of(one for one in nearby if member not in one.elders)
+            for member in self._hub.ctx.others()
+            if any(member not in one.elders for one in nearby)
+        }
+        if (marks, late) != (self._told.marks, self._told.late):
+            self._told = Interest(self._told.number + 1, marks, late)
 
     def tell_news(self) -> None:
         """Tell all other members what we want to hear now; then those who wait for that."""
         self.has_news = False
-        marks = self._marks_wanted()
-        if marks != self._told.marks:
-            self._told = Interest(self._told.number + 1, marks)
+        self._look()
         unanswered, self._unanswered = self._unanswered, []
 
         def known() -> None:
@@ -249,7 +275,8 @@ class Listeners:
 
     def member_came(self, member: MemberId) -> None:
         """A newcomer must know what we want to hear before it owns anything."""
-        if self._told.marks:
+        self._look()
+        if self._told.marks or member in self._told.late:
             self._tell([member], None)
 
     def member_left(self, member: MemberId) -> None:
@@ -266,9 +293,10 @@ class Listeners:
         self.deliver(name, event, is_here=True)
         tellers = self._tellers.get(name)
         if tellers is None:
+            here = dict.fromkeys(one.mark for one in self.named(name))
             tellers = self._tellers[name] = {
                 member: pack_marks(marks)
-                for member, marks in self._interests.tellers(name, self._marks_here(name)).items()
+                for member, marks in self._interests.tellers(name, here).items()
             }
         if tellers:
             body = _encode(event)
