@@ -178,7 +178,7 @@ def test_asking_for_the_size_sweeps_first(stage: Stage) -> None:
         stage.maps.put(stage.p, M, key(number), X, None, 10 if number else 0)
     stage.pass_ms(20)
     stage.p.set_migrating(True)
-    assert stage.maps.size(stage.p, M) == 1
+    assert stage.maps.size(stage.p, M) == 1 and stage.maps.expired == 0
     stage.p.set_migrating(False)
     assert stage.maps.size(stage.p, M) == 1
     stage.check_backup()
@@ -215,6 +215,21 @@ def test_nothing_expires_for_good_while_a_partition_migrates(stage: Stage) -> No
         stage.maps.remove(stage.p, M, key(1), None)
     stage.p.set_migrating(False)
     assert stage.maps.sweep(stage.host.ctx.wall_ms, 10) == 1
+
+
+def test_a_sweep_looks_at_a_share_of_the_partitions() -> None:
+    """Goal: one sweep is short however many partitions there are, and the next one goes on. Method:
+    an entry that expires in the first and one in the last of twenty.
+    """
+    net = Net("a", msgspec.structs.replace(SETTINGS, partition_count=20))
+    host = net["a"]
+    for pid in range(20):
+        net.set_row(pid, "a", 2)
+    first, *_, last = host.plane.partitions
+    for partition in (first, last):
+        host.maps.put(partition, M, key(1), X, None, 10)
+    later_ms = host.ctx.wall_ms + 10
+    assert [host.maps.sweep(later_ms, 100) for _ in range(3)] == [1, 1, 0]
 
 
 def test_whole_map_calls(stage: Stage) -> None:
@@ -293,6 +308,22 @@ def test_what_expired_before_a_merge_is_told_as_expired(stage: Stage) -> None:
     assert stage.maps.expired == 1
     assert stage.events() == [(EXPIRED, None, X), (MERGED, Y, None)]
     stage.check_backup()
+
+
+def test_damage_ends_a_merge_and_is_said(stage: Stage) -> None:
+    """Goal: what comes before the damage counts, and that the rest is lost is told. Method: chunks
+    that are cut off within their last entry and within their head.
+    """
+    incoming = MapStore()
+    for number in range(2):
+        incoming.put(stored_key(key(number)), X, stage.host.ctx.wall_ms)
+    chunk, _ = make_chunk(incoming, incoming.open_cursor(), 1_000)
+    for part, added in ((chunk[:-1], 1), (b"?", 0)):
+        counts = stage.maps.merge(stage.p, M, part, PendingReply(None))
+        assert counts == MergeCounts(added=added)
+    stage.check_backup()
+    damaged = [note for note in stage.host.notes if note.kind == "split_brain.damaged"]
+    assert [note.fields["map"] for note in damaged] == ["m", "m"]
 
 
 @pytest.mark.parametrize(("ttl_ms", "max_idle_ms"), [(1, 0), (0, 1)])

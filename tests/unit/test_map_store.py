@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+from zlib import crc32
 
 import pytest
 
+from whimbrel.core.replication import walk as walks
 from whimbrel.errors import ProtocolError, SerializationError, UsageError
 from whimbrel.structures.map.record import (
     NEVER_MS,
@@ -165,6 +167,17 @@ def test_sweeping_is_bounded_and_earliest_first() -> None:
     assert len(store.sweep_expired(10_000_000, 1_000)) == 47
 
 
+def test_a_map_in_which_nothing_expires_any_more_costs_no_heap() -> None:
+    """Goal: an entry that is gone takes no memory until its time would have been over. Method: one
+    that lives for long is removed after a sweep has seen it; the next one comes by.
+    """
+    store = MapStore()
+    store.put(key(1), value(1), 0, make_timing(1 << 40, 0, 0))
+    assert store.sweep_expired(1, 10) == [] and store._heap
+    store.remove(key(1))
+    assert store.sweep_expired(2, 10) == [] and store._heap is None
+
+
 def test_a_backup_repeats_every_change() -> None:
     """Decision 3: operations are state; applying them twice, one by one, makes an equal store."""
     store, twin = MapStore(), MapStore()
@@ -206,6 +219,29 @@ def test_a_scan_returns_everything_once(count: int) -> None:
     assert sorted(walk(store, count)) == sorted(bytes(4) + body(n) for n in range(300))
     assert walk(MapStore(), count) == []
     assert store.scan(SCAN_END, 5, 0) == (SCAN_END, [])
+    assert len(store.scan(0, count, 0)[1]) == min(count, 300)
+
+
+ALIKE = ((171_679_057_439_322, 182_161_587_797_100), (163_138_375_503_100, 189_859_411_169_635))
+"""Numbers of keys whose hashes are the same but for the lowest bit."""
+
+
+def test_keys_of_equal_hash_come_together() -> None:
+    """Goal: the upper 31 bits of a stored key's CRC-32 are its place in a walk, at every replica
+    whatever its release; a chunk does not end between two keys of one place, or one of them would
+    come twice. Method: chunks of one entry, begun anywhere.
+    """
+    store = filled(20)
+    for numbers in ALIKE:
+        for number in numbers:
+            store.put(key(number), value(number), 1_000)
+    places = sorted({crc32(stored) >> 1 for stored in store.records})
+    assert len(store) == 24 and len(places) == 22
+    for place, after in zip(places, [*places[1:], SCAN_END], strict=True):
+        cursor, found = store.scan(place, 1, 1_000)
+        keys = {data for data, _ in found}
+        wanted = {s for s in store.records if crc32(s) >> 1 == place}
+        assert cursor == after and keys == {store.key_data(stored) for stored in wanted}
 
 
 def test_a_chunk_of_a_scan_is_bounded_in_bytes() -> None:
@@ -275,6 +311,37 @@ def test_chunks_carry_whole_records_and_timings() -> None:
     large = MapStore()
     large.put(key(1), bytes(10_000), 0)
     assert len(large.export(large.open_cursor(), 10)[0]) > 10_000
+
+
+def test_what_stands_beside_a_record_counts_for_a_chunk() -> None:
+    """Goal: a chunk ends with the entry that reaches its limit, lengths, limits of life and
+    partition hashes included. Method: entries of one size that have all of that.
+    """
+    store = MapStore()
+    for number in range(50):
+        store.put(key(number), bytes(20), 5, make_timing(50, 60, 5), b"\1\1\1\1")
+    cursor, last = store.open_cursor(), False
+    whole, _, _ = store.export(store.open_cursor(), 1 << 30)
+    size = len(whole) // 50
+    while not last:
+        chunk, count, last = store.export(cursor, 4 * size)
+        assert len(chunk) == count * size and (count == 4 or last)
+
+
+def test_a_walk_goes_on_over_a_store_that_was_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a sync of a map that is cleared meanwhile ends, without what went. Method: the walk has
+    listed a part of the keys.
+    """
+    monkeypatch.setattr(walks, "KEYS_TAKEN", 10)
+    store = filled(30)
+    cursor = store.open_cursor()
+    assert store.export(cursor, 1)[1:] == (1, False)
+    store.clear()
+    twin, last = MapStore(), False
+    while not last:
+        chunk, _, last = store.export(cursor, 1_000)
+        twin.ingest(chunk)
+    assert not twin.records
 
 
 def test_damaged_chunks_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.unit.engine_pump import member_id, quick_settings
 
@@ -21,7 +22,7 @@ from whimbrel.core.messages import (
     SuspicionTold,
     TableRequested,
 )
-from whimbrel.core.model import MemberInfo, MemberList, members_came, members_left
+from whimbrel.core.model import ClusterState, MemberInfo, MemberList, members_came, members_left
 from whimbrel.core.registry import backups_value
 from whimbrel.core.stimuli import Received, Started, Stimulus, TimerFired
 from whimbrel.errors import InvariantViolation
@@ -219,3 +220,21 @@ def test_a_restarted_member_left_and_came() -> None:
     assert members_left(old, new) == [first.id]
     assert members_came(old, new) == [first.id]
     assert members_left(new, new) == members_came(new, new) == []
+
+
+def test_a_change_of_state_is_told_once_and_nothing_else_as_one() -> None:
+    """GCM-01: whoever listens hears the old and the new state. Method: the first list, one with
+    another member, one with another state, and once more one with another member.
+    """
+    member, told = make(), list[tuple[ClusterState, ClusterState]]()
+    member.on_state_changed = lambda old, new: told.append((old, new))
+    member.handle(Started(()), 0, 0)
+    other, membership = MemberInfo(STRANGER, SOMEWHERE), member.membership
+    membership.install(member.ctx.members.with_members((member.ctx.me, other)))
+    assert told == []
+    members = member.ctx.members
+    membership.install(
+        msgspec.structs.replace(members, version=members.version + 1, state=ClusterState.FROZEN)
+    )
+    membership.install(member.ctx.members.with_members((member.ctx.me,)))
+    assert told == [(ClusterState.ACTIVE, ClusterState.FROZEN)]

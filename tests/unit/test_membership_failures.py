@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.unit.membership_net import SECOND, SETTINGS, Host, Net, address_of, with_settings
 
+from whimbrel.core.effects import SendTo
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import (
     ClaimRequested,
@@ -170,6 +171,30 @@ def test_a_sleeping_majority_does_not_overrule_who_stayed_awake() -> None:
             net.resume(hosts[number])
         net.run(10 * SECOND)
         assert awake.joined and all(hosts[number].expelled for number in sleepers)
+
+
+def test_who_has_slept_tells_nobody_that_the_cluster_goes_on_without_it() -> None:
+    """FN-11, M5: a list that may be long out of date is no news, for two heartbeat time-outs.
+    Method: strangers' heartbeats before a pause, at its end, and when that time is over.
+    """
+    net = Net()
+    (host,) = net.cluster(1)
+
+    def is_told(stranger: int) -> bool:
+        beat = Heartbeat(0, None)
+        host.begin()
+        host.room.on_message(MemberId(f"s{stranger}"), address_of(90 + stranger), beat)
+        told = [one for one in host.ctx.effects if isinstance(one, SendTo)]
+        host.carry_out()
+        return any(isinstance(one.message, SuspicionTold) for one in told)
+
+    assert is_told(1)
+    net.pause(host)
+    net.run(60 * SECOND)
+    net.resume(host)
+    assert not is_told(2)
+    net.run(2 * SETTINGS.heartbeat_timeout_us)
+    assert is_told(3)
 
 
 def test_everybody_paused_at_once_changes_nothing() -> None:

@@ -11,7 +11,11 @@ from tests.unit.membership_net import SECOND, SETTINGS, Net, address_of, with_se
 from whimbrel.core.context import Context
 from whimbrel.core.effects import SendTo
 from whimbrel.core.ids import MemberId
-from whimbrel.core.membership.discovery import HEARD_ADDRESSES_MAX, new_cluster_id
+from whimbrel.core.membership.discovery import (
+    DISCOVERY_TIMER,
+    HEARD_ADDRESSES_MAX,
+    new_cluster_id,
+)
 from whimbrel.core.messages import JoinRefused, JoinRequested, ProbeAnswered, ProbeRequested
 from whimbrel.core.model import MemberInfo
 
@@ -64,6 +68,15 @@ def test_the_id_of_a_cluster_outlives_its_founder() -> None:
     net.kill(second)
     net.run_until(lambda: third.ids == (third.id,))
     assert len({view.cluster_id for host in net.hosts for view in host.views}) == 1
+
+
+def test_a_search_ends_with_the_first_list() -> None:
+    """Goal: a member probes no join address in the rounds of a seeker any more. Method: one that
+    has founded after several rounds, and one that has joined.
+    """
+    net = Net()
+    hosts = net.cluster(2)
+    assert not any(host.ctx.is_armed(DISCOVERY_TIMER) for host in hosts)
 
 
 def test_dead_addresses_delay_the_founding_by_two_rounds() -> None:

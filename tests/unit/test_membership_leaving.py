@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.membership_net import SECOND, SETTINGS, Net, with_settings
+from tests.unit.membership_net import SECOND, SETTINGS, Host, Net, with_settings
 
 from whimbrel.core.membership.leaving import GRACE_TIMER, GRACE_US
-from whimbrel.core.messages import LeaveAllowed, LeaveOrdered, LeaveRequested
+from whimbrel.core.messages import LeaveAllowed, LeaveOrdered, LeaveRequested, Message
 from whimbrel.core.model import LostStructure, MemberList
 
 
@@ -44,6 +44,28 @@ def test_lite_and_seeking_members_leave_at_once() -> None:
     assert seeker.exit_status() == 0
     net.run(5 * SECOND)
     assert net.agreed(hosts)
+
+
+def test_a_lite_member_that_asks_is_allowed_at_once() -> None:
+    """P12: nobody moves data for whom holds none. Method: the request of a member whose entry is
+    lite by the time it arrives.
+    """
+    net = Net()
+    master = net.cluster(2)[0]
+    lite = net.start(3, (1, 2), lite=True)
+    net.run_until(net.agreed)
+    allowed: list[LeaveAllowed] = []
+
+    def watched(source: Host, target: Host, said: Message) -> bool:
+        if isinstance(said, LeaveAllowed) and target is lite:
+            allowed.append(said)
+        return False
+
+    net.lost = watched
+    request = LeaveRequested(lite.id, 7)
+    master.step(lambda: master.room.on_message(lite.id, lite.address, request))
+    assert allowed == [LeaveAllowed(lite.id, 7, is_end=False)]
+    assert not master.ctx.leaving
 
 
 def test_two_leave_at_once_and_the_master_keeps_their_order() -> None:

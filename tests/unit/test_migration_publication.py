@@ -7,6 +7,7 @@ import pytest
 from tests.unit.migration_net import SECOND, SETTINGS, Net, Node
 from tests.unit.rows import row_from
 
+from whimbrel.core.effects import Send
 from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
     Message,
@@ -375,3 +376,32 @@ def test_only_who_lacks_what_is_forgotten_gets_the_whole_table() -> None:
     publisher.stage_row(P[6])
     publisher.flush()
     assert (behind.owed_whole, level.owed_whole) == (True, False)
+
+
+def test_what_is_decided_and_not_sent_yet_is_known_to_nobody() -> None:
+    """ADL-25: a migration is kept from its verdict on. Method: the verdict, the next flush."""
+    net = grown("ab")
+    publisher = NewsPublisher(net.add_alone("m").ctx, PartitionTable(7), ())
+    publisher.peers = {MemberId("b"): Peer(MemberId("b"), owed_whole=False)}
+    done = copy_of(net.master, 0, "x", 1)
+    publisher.stage_completed(done)
+    assert publisher.completed == [done]
+    publisher.flush()
+    assert publisher.completed == [done]
+
+
+@pytest.mark.parametrize("early_us", [1, 0])
+def test_who_has_not_answered_for_a_call_time_out_gets_no_news(early_us: int) -> None:
+    """Bounded waiting: a member is silent from that very moment on. Method: a change just before
+    it, and at it.
+    """
+    ctx = Net(SETTINGS, 1).add_alone("a").ctx
+    table = PartitionTable(7)
+    table.set_row(P[0], row_from([MemberId("a")]), 1)
+    publisher = NewsPublisher(ctx, table, ())
+    since_us = ctx.now_us - SETTINGS.call_timeout_us + early_us
+    publisher.peers = {MemberId("b"): Peer(MemberId("b"), owed_whole=False, since_us=since_us)}
+    ctx.effects.clear()
+    publisher.stage_row(P[0])
+    publisher.flush()
+    assert len([one for one in ctx.effects if isinstance(one, Send)]) == early_us

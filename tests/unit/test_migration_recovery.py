@@ -21,6 +21,7 @@ from whimbrel.core.messages import (
     StateRequested,
     TablePublished,
 )
+from whimbrel.core.migration import settlement as settlement_module
 from whimbrel.core.migration.settlement import Account, Settlement, applying, settling
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
 from whimbrel.core.partition.table import PartitionTable
@@ -92,6 +93,29 @@ def test_an_open_migration_whose_row_moved_on_is_decided_by_the_row() -> None:
     """ADL-30: even when the list does not name it any more, its row can only be its success."""
     settlement = settle([account("a", 4, "ab", active=(move("m1", 4),)), account("c", 5, "cb")])
     assert settlement.rolled_back == () and settlement.rows[0].version == 5
+
+
+def test_an_open_migration_without_any_known_row_fails() -> None:
+    """PIM-15, ADL-29: it is rolled back from whatever version, the lowest one too."""
+    open_one = move("m1", 0)
+    settlement = settle([account("a", 0, "", active=(open_one,))])
+    assert settlement.rolled_back == (open_one.with_verdict(Verdict.FAILED),)
+
+
+@pytest.mark.parametrize(("count", "pauses"), [(9, 0), (10, 1), (19, 1), (20, 2)])
+def test_accounts_are_compared_in_pieces(
+    count: int, pauses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: no piece of settling compares more than so many rows of an account (0012). Method: one
+    account of ``count`` rows, ten in a piece; the pauses beside those of a small account.
+    """
+    monkeypatch.setattr(settlement_module, "ROWS_COMPARED", 10)
+
+    def pieces(rows: int) -> int:
+        known = tuple(RowState(PartitionId(pid), 1, row("ab")) for pid in range(rows))
+        return sum(1 for _ in settling([Account(MemberId("a"), known, (), ())]))
+
+    assert pieces(count) - pieces(1) == pauses
 
 
 def test_versions_never_fall() -> None:
@@ -385,3 +409,16 @@ def test_the_list_alone_makes_its_first_member_take_charge() -> None:
     assert node.room.loop.in_charge
     net.settle()
     assert len([n for n in node.notes if n.kind == "migration.table_settled"]) == 1
+
+
+def test_a_master_that_is_not_the_oldest_any_more_resigns() -> None:
+    """ADL-08: one member decides. Method: a list of the same members with another one first."""
+    net = Net(backup_count=1)
+    net.add("a", "b", "c")
+    net.settle()
+    net.fill()
+    net.order = ["b", "a", "c"]
+    net.view()
+    assert [node.id for node in net.live if node.room.loop.in_charge] == ["b"]
+    net.settle()
+    net.check()

@@ -67,6 +67,22 @@ def test_only_the_promoted_act_as_primary_and_only_after_the_decision() -> None:
     net.check()
 
 
+def test_who_holds_nothing_loses_its_seat_and_nobody_else() -> None:
+    """M4, ADL-04: a member that stands in a row without its data is put out, and the place is
+    filled by a copy. Method: the master is told of one backup, and a list brings the next run.
+    """
+    net = three(backups=1)
+    pid, table = PartitionId(3), net.master.room.table
+    backup, before = table.row(pid)[1], list(table.versions)
+    assert backup is not None
+    net.master.room.note_without_data([(pid, backup)])
+    net.view()
+    net.settle()
+    net.check()
+    assert table.version(pid) == before[pid] + 2, "one for the empty place, one for the copy"
+    assert [one for one in range(len(before)) if table.versions[one] != before[one]] == [pid]
+
+
 def test_each_loss_is_reported_with_its_depth() -> None:
     """ADL-05, ADL-06, bugs 2, 19b, 67: 0 when only the primary died, 1 with the first backup."""
     with pytest.MonkeyPatch.context() as patch:

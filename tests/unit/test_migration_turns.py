@@ -114,6 +114,23 @@ def test_what_fits_exactly_begins_together(excess: int, together: int) -> None:
     net.settle()
 
 
+@pytest.mark.parametrize(("excess", "together"), [(0, 2), (1, 1)])
+def test_what_is_under_way_counts_to_the_byte(excess: int, together: int) -> None:
+    """Goal: a request that comes while another one is copied begins if both fit. Method: every
+    partition is half of the limit, or a byte more, and the requests come one after the other.
+    """
+    bytes_max = 40
+    net = full_net(bytes_max, members=2, backups=0)
+    node, source = net.nodes["b"], net.nodes["b"].room.source
+    for pid in node.host.data:
+        node.host.data[pid] = (bytes(bytes_max // 2 + excess),)
+    net.delay_us = lambda is_data: 20 * MS if is_data else MS
+    net.add("c")
+    run_until_waiting(net, "b", 1)
+    assert len(source.copying()) == together
+    net.settle()
+
+
 @pytest.mark.parametrize("gone", ["destination", "master"])
 def test_what_waits_is_given_up_with_who_asked_or_would_take_it(gone: str) -> None:
     """Goal: a request never outlives its reasons (PIM-09, ADL-18). Method: the destination or the

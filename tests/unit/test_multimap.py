@@ -204,6 +204,28 @@ def test_requests_to_a_whole_multimap(name: str) -> None:
     assert grid.call("size", "nothing") == 0
 
 
+def test_looking_makes_nothing() -> None:
+    """A multimap that nobody wrote to in a partition is empty there, whatever is asked, and goes on
+    without a fragment.
+    """
+    grid = Grid(1)
+    member = grid.nodes[0].engine.member
+    service, namespace = member.service(MultiMapService), namespace_of("multimap", "nothing")
+    partition = member.dataplane.partitions[0]
+    key, value = data("k"), data("v")
+    assert service.get(partition, namespace, key) == []
+    assert service.remove(partition, namespace, key, None) == []
+    assert service.count(partition, namespace, key) == service.size(partition, namespace) == 0
+    assert service.clear(partition, namespace, None) == 0
+    for list_of in (service.key_set, service.values, service.entries):
+        assert list_of(partition, namespace) == []
+    assert service.contains_key(partition, namespace, key) is False
+    assert service.contains_entry(partition, namespace, key, value) is False
+    assert service.contains_value(partition, namespace, value) is False
+    assert service.remove_entry(partition, namespace, key, value, None) is False
+    assert namespace not in partition.fragments
+
+
 def test_a_multimap_and_a_map_of_one_name_are_two() -> None:
     """Kinds are told apart; documents show both, and one is destroyed without the other."""
     grid = Grid(2)

@@ -177,6 +177,38 @@ def test_what_is_large_is_freed_in_pieces(make: Make) -> None:
         assert size > 9 * count
     small = filled(make, 3, 3)
     assert small.release() is None and len(small) == 9
+    store = make(given.append)
+    for each in range(2):
+        store.put(key(1), value(str(each) * PACKED_BYTES_MAX))
+    assert store.remove_key(key(1)) is not None and not given
+
+
+@TYPES
+def test_a_value_that_comes_again_is_there_once(make: Make) -> None:
+    """Decision 3: a backup that hears of a change twice has it once, among few values and among
+    many of a key.
+    """
+    store, backup = make(), make()
+    for number in range(PACKED_BYTES_MAX // 16):
+        operation = store.put(key(1), value(f"value {number}"))
+        assert operation is not None
+        for _ in range(2):
+            backup.apply(operation, 0, len(operation))
+        assert backup.get(key(1)) == store.get(key(1)) and len(backup) == number + 1
+    assert store._large, "few became many"
+
+
+@TYPES
+def test_a_walk_passes_a_key_that_went_while_its_values_were_taken(make: Make) -> None:
+    """Goal: a sync ends whatever is removed meanwhile, and brings what stays."""
+    store, copy = filled(make, 2, 200), make()
+    cursor, last = store.open_cursor(), False
+    while not last:
+        chunk, _, last = store.export(cursor, 100)
+        copy.ingest(chunk)
+        if 0 < copy.count(key(0)) < 200:
+            store.remove_key(key(0))
+    assert store.keys() == [key(1)] and copy.get(key(1)) == store.get(key(1))
 
 
 @TYPES
@@ -205,6 +237,22 @@ def test_a_damaged_operation_changes_nothing(
     with pytest.raises(ProtocolError):
         store.apply(operation + bytes(100), 0, len(operation))
     assert list(store.items()) == before
+
+
+@TYPES
+def test_an_operation_ends_where_it_is_said_to_end(make: Make) -> None:
+    """Goal: whoever is told to remove a key is told which: what stands behind an operation does not
+    complete it. Method: cut it at each byte, the rest behind it.
+    """
+    store = filled(make, 1, 2)
+    operation = filled(make, 1, 2).remove_key(key(0))
+    assert operation is not None
+    for end in range(len(operation)):
+        with pytest.raises(ProtocolError):
+            store.apply(operation, 0, end)
+    assert len(store) == 2
+    store.apply(operation, 0, len(operation))
+    assert len(store) == 0
 
 
 @TYPES

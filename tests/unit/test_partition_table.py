@@ -132,6 +132,14 @@ def test_image_of_some_rows_through_msgpack() -> None:
     assert (PartitionTable(3).take_image(table.image([]))) == []
 
 
+def test_an_image_tells_of_rows_that_nobody_has_arranged() -> None:
+    """PIM-05: a whole table is whole before all of it is arranged. Method: one row of three is."""
+    table = PartitionTable(3)
+    table.set_row(pid(1), row_from([A, B]), 2)
+    rows = PartitionTable(3).take_image(table.image())
+    assert rows == [table.state(pid(number)) for number in range(3)]
+
+
 def test_damaged_images_are_refused_whole() -> None:
     """Goal: nothing of an image that breaks a rule is believed. Method: break each field."""
     table = small_table()

@@ -160,6 +160,18 @@ def test_capacity_holds_and_all_or_nothing_fits(stage: Stage) -> None:
     assert queues.remaining_capacity(p, SMALL) == 0
 
 
+def test_a_limit_is_looked_for_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a call does not go through the patterns of all structures. Method: after the first call
+    there are no settings to be found.
+    """
+    assert stage.offer(A, queue=SMALL)
+    bare = msgspec.structs.replace(stage.plane.ctx.settings, structures=())
+    monkeypatch.setattr(stage.plane.ctx, "settings", bare)
+    assert stage.offer(B, queue=SMALL) and not stage.offer(C, queue=SMALL)
+    assert stage.queues.remaining_capacity(stage.p, SMALL) == 0
+    assert stage.queues.poll(stage.p, SMALL, None) == A and stage.offer(C, queue=SMALL)
+
+
 def test_what_changes_wakes(stage: Stage) -> None:
     """Items wake those who take, room those who put; a queue without limit has always room, and
     what changes nothing wakes nobody.
@@ -405,6 +417,23 @@ def test_damaged_calls_change_nothing(stage: Stage) -> None:
         with pytest.raises(ProtocolError):
             store.apply(bad, 0, len(bad))
     assert [place for place, _ in store.answered.records] == [1, 2]
+
+
+def test_a_full_chunk_brings_no_answers() -> None:
+    """Goal: a chunk is bounded whatever calls were answered with; their answers come behind the
+    items, as many as there is room for. Method: answers each larger than a chunk.
+    """
+    store, item, answer = QueueStore(), bytes(100), bytes(1_000)
+    for number in range(3):
+        store.remember(named(number), answer, store.offer([item]))
+    cursor, sizes, last = store.open_cursor(), [], False
+    copy = QueueStore()
+    while not last:
+        chunk, count, last = store.export(cursor, 100)
+        copy.ingest(chunk)
+        sizes.append((count, len(chunk) // 1_000))
+    assert sizes == [(1, 0)] * 3 + [(0, 1)] * 3
+    assert copy.answered.records == store.answered.records
 
 
 # -- after a split ------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import random
 
 import msgspec
 import pytest
-from tests.unit.replication_net import SECOND, SETTINGS, M, Net, key, value
+from tests.unit.replication_net import SECOND, SETTINGS, M, Net, key, map_of, value
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
@@ -22,6 +22,7 @@ from whimbrel.core.messages import (
     Vector,
     VersionsTold,
 )
+from whimbrel.core.replication import syncs
 from whimbrel.core.replication.anti_entropy import ABSENT_US, ANNOUNCED_MAX
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.errors import SerializationError
@@ -329,6 +330,40 @@ def test_a_broken_link_ends_a_sync_on_both_sides() -> None:
     assert permits(net["b"].plane) == 0
     net.advance(3 * SECOND)
     net.check_equal(0, "ab", "m")
+
+
+def test_who_has_asked_gives_a_sync_up_with_its_link() -> None:
+    """AE-16: the rest of the answer may be lost, so the permit is free at once; see above for the
+    other side.
+    """
+    net = settled()
+    lose(net, "m")
+    net.drop = lambda sender, target, what: isinstance(what, TransferSent)
+    net.advance(6 * SECOND)
+    assert permits(net["b"].plane) == 1
+    net.cut("b", "a")
+    assert permits(net["b"].plane) == 0
+
+
+def test_operations_of_what_was_not_asked_for_do_not_end_a_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AE-08, AE-14: only what the answer is to bring is kept for it. Method: two dirty namespaces
+    and a permit for one; more operations of the other than may be kept.
+    """
+    monkeypatch.setattr(syncs, "LOG_MAX", 3)
+    net = settled(limit=2)
+    plane = net["b"].plane
+    for name in ("m", "n"):
+        plane.doubts.mark_dirty(net["b"].fragment(0, name))
+    net.drop = lambda sender, target, what: isinstance(what, TransferSent)
+    net.advance(SECOND)
+    asked = plane.syncs.exchange.asked[PartitionId(0)]
+    (other,) = {map_of("m"), map_of("n")} - set(asked.doubted)
+    for number in range(5):
+        net.put(other.removeprefix("map/"), number, "passes by")
+        net.pump()
+    assert plane.syncs.exchange.asked[PartitionId(0)] is asked
 
 
 def test_departures_and_new_rows_give_permits_back() -> None:

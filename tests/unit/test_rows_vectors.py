@@ -10,8 +10,9 @@ from tests.unit.replication_net import SETTINGS, Host, Net, key, map_of, migrati
 from tests.unit.test_replication_roles import filled
 
 from whimbrel.core.ids import Namespace, PartitionId, split_namespace
+from whimbrel.core.messages import Vector
 from whimbrel.core.model import MigrationInfo, MigrationKind
-from whimbrel.core.replication.fragments import Fragment
+from whimbrel.core.replication.fragments import Fragment, in_step
 from whimbrel.core.replication.vectors import ZERO, Counters, kept_by
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import SerializationError
@@ -142,6 +143,24 @@ def test_a_promoted_backup_says_where_it_starts(is_dirty: bool) -> None:
     vector = fragment.vector()
     in_step = follower.meet_lineage(9, vector.base_lineage, tuple(vector.base), 0)
     assert in_step is not is_dirty
+
+
+def test_who_stands_where_its_primary_began_is_in_step() -> None:
+    """AE-11: under the lineage before its own a primary is met at its start and nowhere else.
+
+    Method: a backup's counters against vectors of a primary of which one thing differs.
+    """
+    counters, lower = (3, 5, *ZERO[2:]), (3, 4, *ZERO[2:])
+    backup = fragment_with(counters, 7)
+    for vector, same in (
+        (Vector(9, counters, 7, counters), True),
+        (Vector(9, counters, 8, counters), False),
+        (Vector(9, counters, 7, lower), False),
+        (Vector(9, lower, 7, lower), False),
+        (Vector(7, counters, 8, lower), True),
+        (Vector(7, lower, 8, lower), False),
+    ):
+        assert in_step(backup, vector, 1) is same, vector
 
 
 # -- verdicts -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.migration_net import SETTINGS, Net, Node, wish
+from tests.unit.migration_net import SETTINGS, FakeHost, Net, Node, manager_of, wish
 from tests.unit.rows import row_from
 
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
@@ -25,9 +25,13 @@ from whimbrel.core.messages import (
     TablePublished,
 )
 from whimbrel.core.migration.repair import image_of, promotion_step
+from whimbrel.core.migration.serial.cluster_mode import raise_versions
 from whimbrel.core.migration.serial.settlement import settle_table
+from whimbrel.core.migration.serial.versioning import TableVersion
 from whimbrel.core.migration.settlement import Account
+from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import MigrationInfo, MigrationKind, RowState, Step, Verdict
+from whimbrel.core.partition.table import PartitionTable
 from whimbrel.errors import InvariantViolation, ProtocolError
 
 SERIAL = msgspec.structs.replace(SETTINGS, cluster_version="4.0")
@@ -412,6 +416,26 @@ def test_failed_promotions_move_the_table_beyond_all_of_them() -> None:
     assert version(net.master) > applied
 
 
+def test_a_failed_batch_leaves_the_numbers_that_its_member_may_have_used() -> None:
+    """ADL-21, PIM-07: every row stays, under a version of its own above all that success would have
+    given. Method: two promotions of one batch, and the member is gone.
+    """
+    ctx, table = Net(SERIAL).add_alone("k").ctx, PartitionTable(3)
+    versioning = TableVersion(ctx, table)
+    manager = PartitionStateManager(ctx, FakeHost(MemberId("k"), 1), table, versioning)
+    for number, pid in enumerate((P0, P1, P2), 1):
+        manager.change(pid, row_from([None, B] if pid is not P2 else [A]), number)
+    rows = list(table.rows)
+    step = promotion_step(rows[0])
+    assert step is not None
+    batch = tuple(MigrationInfo(f"p{pid}", pid, step, A, 0) for pid in (P0, P1))
+    decided = [one.with_verdict(Verdict.FAILED) for one in versioning.numbered(batch)]
+    succeeded = [one.with_verdict(Verdict.SUCCESS).final_version for one in decided]
+    assert versioning.decide_promotions(manager, decided) == ()
+    assert table.rows == rows
+    assert max(succeeded) < table.versions[0] < table.versions[1] == versioning.table_version
+
+
 # -- a new master -------------------------------------------------------------------------
 
 
@@ -484,6 +508,18 @@ def test_every_partition_gets_the_last_version_of_the_table(
     net.settle()
     net.check()
     assert net.active_max > 1
+
+
+def test_the_switch_arranges_nothing() -> None:
+    """PIM-43, PIM-13: rows below the last version of the table get it, those above it keep theirs,
+    and one that was never arranged has none.
+    """
+    table = PartitionTable(3)
+    manager = manager_of(Net().add_alone("k").ctx, FakeHost(MemberId("k"), 1), table)
+    manager.change(P0, row_from([A]), 2)
+    manager.change(P1, row_from([B]), 9)
+    raise_versions(manager, 5)
+    assert table.versions == [5, 9, 0]
 
 
 def test_the_switch_happens_once() -> None:

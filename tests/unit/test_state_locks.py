@@ -90,3 +90,38 @@ def test_a_lease_ends_at_its_moment(early_us: int) -> None:
         asked = m.StateLockRequested(name, version, 0, SECOND)
         hosts[1].step(partial(hosts[1].room.on_message, hosts[0].id, hosts[0].address, asked))
     assert [bool(one.reason) for one in answers] == [False, bool(early_us)]
+
+
+def test_who_waits_when_the_state_comes_to_forbid_it_stays_outside() -> None:
+    """GCM-05: what counts is the state in which the window closes. Method: a joiner waits, and the
+    lone master changes the state.
+    """
+    net = Net()
+    (master,) = net.cluster(1)
+    joiner = net.start(2, (1,))
+    net.run_until(master.room.joining.has_data_joiner)
+    assert wished(master) == StateChangeResult(is_done=True)
+    net.run(net.settings.join_window_max_us)
+    assert master.ids == (master.id,) and not joiner.joined
+    assert not master.room.joining.has_data_joiner()
+
+
+def test_a_change_under_way_sends_no_joiner_away() -> None:
+    """GCM-08: until the new state is known nobody is admitted nor refused. Method: a joiner that
+    has asked once sleeps; the window closes while the change waits for an answer, and the change
+    ends in a state that lets joiners in.
+    """
+    net = Net()
+    master, other = net.cluster(2)
+    joiner = net.start(3, (1, 2))
+    net.run_until(master.room.joining.has_data_joiner)
+    net.pause(joiner)
+    net.lost = lambda source, target, said: isinstance(said, m.StateLockAnswered)
+    room = master.room
+    master.step(lambda: room.change_cluster("the wish", ClusterState.NO_MIGRATION))
+    net.run(2 * net.settings.join_window_max_us)
+    assert master.ctx.state is ClusterState.IN_TRANSITION
+    assert master.ids == (master.id, other.id)
+    net.lost = lambda source, target, said: False
+    net.run_until(lambda: master.ctx.is_member(joiner.id), 3 * SECOND)
+    assert master.ctx.members.state is ClusterState.NO_MIGRATION

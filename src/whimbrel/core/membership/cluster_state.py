@@ -87,9 +87,9 @@ class Transaction:
     waiting: dict[MemberId, None]
     """Members whose answer to the present stage is missing."""
     cause: str
-    stage: Stage = Stage.LOCKING
-    list_version: int = 0
+    list_version: int
     """Of the list the transaction began with; of the list that commits it afterwards."""
+    stage: Stage = Stage.LOCKING
     mark: int = 0
     until_us: int = 0
     """When our own lock ends, which is before any other member's does."""
@@ -144,7 +144,8 @@ class ClusterStates:
             return self._remember(name, _refused(problem))
         wanted = (state or members.state, version or members.cluster_version)
         is_same = wanted == (members.state, members.cluster_version)
-        transaction = Transaction(name, *wanted, dict.fromkeys(ctx.others()), ctx.cause)
+        waiting = dict.fromkeys(ctx.others())
+        transaction = Transaction(name, *wanted, waiting, ctx.cause, members.version)
         pending = "" if is_same else self.table.pending_work()
         if pending:
             return self._remember(name, _refused(pending))
@@ -167,7 +168,6 @@ class ClusterStates:
 
     def _begin(self, transaction: Transaction) -> None:
         """Phase one: stand still, and ask everybody to stand still on the same list and table."""
-        transaction.list_version = self._ctx.members.version
         transaction.mark = self.table.table_mark()
         transaction.until_us = self._ctx.now_us + self._ctx.settings.state_lock_lease_us
         self._ctx.note(

@@ -41,7 +41,9 @@ class Heartbeats:
         Returns:
             Whether we have just woken from a pause in which we may have been removed.
         """
-        late_us = 0 if self._due_us is None else self._ctx.now_us - self._due_us
+        if self._due_us is None:
+            return False
+        late_us = self._ctx.now_us - self._due_us
         if late_us <= self._ctx.settings.heartbeat_interval_us:
             return False
         self._membership.detector.shift(late_us)

@@ -78,10 +78,9 @@ class Evictor:
             key = choose(store, policy, spared)
             if key is None:
                 return
-            data = store.key_data(key)
-            record, operation = store.remove(key)
-            if record is not None:
-                self._tell(partition, fragment, data, record[RECORD_BYTES:], operation)
+            data, value = store.key_data(key), store.records[key][RECORD_BYTES:]
+            _, operation = store.remove(key)
+            self._tell(partition, fragment, data, value, operation)
 
 
 def choose(store: MapStore, policy: str, spared: bytes) -> bytes | None:

@@ -158,8 +158,7 @@ class KeyLocks:
             KeyLockedError: Another than ``owner`` holds it; None is nobody.
         """
         self._end_if_over(partition, fragment, stored)
-        locks = cast("MapStore", fragment.store).locks
-        if locks is not None and locks.stops(stored, owner):
+        if cast("Locks", cast("MapStore", fragment.store).locks).stops(stored, owner):
             raise KeyLockedError(stored)
         self._wake_if_free(partition, fragment, stored)
 

@@ -27,7 +27,6 @@ LOCK: Final = struct.Struct("<16sqqqQ")
 """Client uuid, thread, reference, end of the lease (wall ms), how often it was locked."""
 LOCK_BYTES: Final = LOCK.size
 CLIENT_BYTES: Final = 16
-OWNER_BYTES: Final = 24
 FREE: Final = b""
 """In the place of a lock: the key has none, and nobody's call is remembered."""
 UNLOCKED_KEPT_MAX: Final = 64

@@ -507,8 +507,7 @@ class MapService(StructureService):
                 if not isinstance(store, MapStore):
                     continue
                 store.forget_idle_scan(wall_ms)
-                if store.locks is not None:
-                    self.locks.sweep(partition, fragment, wall_ms)
+                self.locks.sweep(partition, fragment, wall_ms)
                 if not partition.writable or not store.timings:
                     continue
                 removed += self._sweep_fragment(partition, fragment, wall_ms, budget - removed)

@@ -150,6 +150,7 @@ class MapStore:
         self._scan_keys: list[bytes] = []
         self._scan_hashes = array("I")
         self._scan_changes = -1
+        """As of the order of the keys; negative when there is none."""
         self._scan_at_ms = 0
 
     def __len__(self) -> int:
@@ -498,7 +499,7 @@ class MapStore:
         """
         if cursor < 0:
             return SCAN_END, []
-        if not self._scan_keys or (cursor == 0 and self._scan_changes != self._changes):
+        if self._scan_changes < 0 or (cursor == 0 and self._scan_changes != self._changes):
             self._order_scan()
         self._scan_at_ms = now_ms
         keys, hashes = self._scan_keys, self._scan_hashes

@@ -290,10 +290,10 @@ class QueueStore:
         Raises:
             ProtocolError: The bytes are no such operation; nothing is changed.
         """
-        kind, place, caller, number = buffer[start], 0, b"", 0
+        kind, call = buffer[start], None
         start += 1
         if kind in _CALLS and end - start >= CALL_HEAD.size:
-            place, caller, number = CALL_HEAD.unpack_from(buffer, start)
+            call = CALL_HEAD.unpack_from(buffer, start)
             kind, start = kind & ~CALL, start + CALL_HEAD.size
         size, answer = end - start, None
         if kind == OFFERED:
@@ -303,7 +303,7 @@ class QueueStore:
                 raise ProtocolError(f"a backup operation is damaged: {error}") from error
             answer = b""
         elif kind == GONE_TO and size == ID_BYTES:
-            answer = self._find(buffer[start:end]) if place else None
+            answer = self._find(buffer[start:end]) if call else None
             self._drop_to(buffer[start:end])
         elif kind == GONE and size and size % ID_BYTES == 0:
             self._remove_ids([buffer[at : at + ID_BYTES] for at in range(start, end, ID_BYTES)])
@@ -311,7 +311,8 @@ class QueueStore:
             self._begin(*PAIR.unpack_from(buffer, start))
         elif kind != FENCE or size:
             raise ProtocolError(f"a queue has no backup operation of kind {kind} with {size} bytes")
-        if place and answer is not None:
+        if call and answer is not None:
+            place, caller, number = call
             self.answered.add(place, (caller, number), answer)
 
     def _find(self, number: bytes) -> bytes | None:
