@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -111,6 +112,25 @@ def walk(universe: Universe, seed: int, length: int) -> tuple[list[Transition], 
         state = universe.take(state, path[-1]).state
         states.append(state)
     return path, states
+
+
+class Pair(NamedTuple):
+    """As settings and records are kept: a tuple whose parts have names."""
+
+    number: int
+    rows: list[int]
+
+
+def test_tuples_with_names_are_copied_and_told_apart() -> None:
+    """Goal: what a copy does to a part of one does not reach the original, one of parts that never
+    change is itself still, and two that differ have two digests.
+    """
+    pair, fixed = Pair(1, [2]), Pair(1, ())  # type: ignore[arg-type]
+    copy = clone({"pair": pair, "fixed": fixed})
+    assert copy["pair"] == pair and type(copy["pair"]) is Pair and copy["fixed"] is fixed
+    assert digest(copy["pair"]) == digest(pair)
+    copy["pair"].rows.append(3)
+    assert pair.rows == [2] and digest(copy["pair"]) != digest(pair)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -103,7 +103,7 @@ class _Cloner:
         maker = _CLONERS.get(kind)
         if maker is not None:
             return maker(self, value)
-        return self._instance(value, kind)
+        return self._tuple(value) if issubclass(kind, tuple) else self._instance(value, kind)
 
     def _instance(self, value: Any, kind: type[Any]) -> Any:
         is_struct = issubclass(kind, msgspec.Struct)
@@ -137,12 +137,12 @@ class _Cloner:
         return copy
 
     def _tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        copy = tuple([self.clone(part) for part in value])
-        for mine, part in zip(copy, value, strict=True):
-            if mine is not part:
-                break
-        else:
-            copy = value
+        """Also of a class with named fields; one whose parts are shared is shared itself."""
+        parts = [self.clone(part) for part in value]
+        copy = value
+        if any(mine is not part for mine, part in zip(parts, value, strict=True)):
+            make = getattr(type(value), "_make", tuple)
+            copy = make(parts)
         self.done[id(value)] = copy
         return copy
 
@@ -237,7 +237,7 @@ class _Scribe:
                 self.write(key)
                 self.write(part)
             words.append("}")
-        elif kind in (list, tuple, deque):
+        elif kind in (list, deque) or issubclass(kind, tuple):
             words.append("[")
             for part in value:
                 self.write(part)
