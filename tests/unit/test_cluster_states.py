@@ -289,7 +289,7 @@ ALLOWED = frozenset(
         "get", "containsKey", "getAll", "getEntryView", "fetchKeys", "fetchEntries", "size",
         "isEmpty", "containsValue", "keySet", "values", "entrySet", "addEntryListener",
         "addEntryListenerToKey", "removeEntryListener", "addPartitionLostListener",
-        "removePartitionLostListener",
+        "removePartitionLostListener", "isLocked",
     )
 ) | frozenset(
     f"MultiMap.{method}"
@@ -319,6 +319,7 @@ REFUSED = frozenset(
         "putIfAbsentWithMaxIdle", "tryPut", "tryRemove", "replace", "replaceIfSame",
         "removeIfSame", "setTtl", "evict", "putTransient", "setWithMaxIdle",
         "putTransientWithMaxIdle", "putAll", "clear", "evictAll", "flush",
+        "lock", "tryLock", "unlock", "forceUnlock",
     )
 ) | frozenset(
     f"MultiMap.{method}"
