@@ -35,7 +35,7 @@ class Rebalance(msgspec.Struct, frozen=True):
 
 KINDS: dict[str, Rebalance] = {
     "join": Rebalance(FaultEvent(0, "start", ("m6",)), seed=2),
-    "leave": Rebalance(FaultEvent(0, "leave", ("m3",)), seed=14),
+    "leave": Rebalance(FaultEvent(0, "leave", ("m3",)), seed=4),
     "crash": Rebalance(FaultEvent(0, "crash", ("m4",)), seed=6),
 }
 """A move to a newcomer; a move away from a leaver; a promotion, and copies in place of what was
