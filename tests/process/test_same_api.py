@@ -80,7 +80,11 @@ def single_keys(found: Any) -> Transcript:
         ("get_entry_view absent", lambda: found.get_entry_view("z")),
         ("evict", lambda: (found.evict("e"), found.evict("e"))),
         ("null value", lambda: found.put("a", None)),
-        ("not offered", lambda: found.lock("a")),
+        ("lock", lambda: (found.lock("a"), found.is_locked("a"), found.try_lock("a", timeout=0))),
+        ("unlock", lambda: (found.unlock("a"), found.unlock("a"), found.is_locked("a"))),
+        ("unlock again", lambda: found.unlock("a")),
+        ("force_unlock", lambda: (found.lock("a"), found.force_unlock("a"), found.is_locked("a"))),
+        ("not offered", lambda: found.add_index(["a"])),
     ]
     return [(name, outcome(call)) for name, call in calls]
 
@@ -258,6 +262,9 @@ def test_the_script_says_what_the_calls_promise(expected: Transcript) -> None:
     assert said["get_all"] == MANY
     assert said["entry_set"] == (len(MANY), MANY)
     assert said["clear"] == (None, 0, True, [])
+    assert said["lock"] == (None, True, True) and said["unlock"] == (None, None, False)
+    assert said["unlock again"] == "IllegalMonitorStateError"
+    assert said["force_unlock"] == (None, None, False)
     assert said["not offered"] == "UnsupportedOperationError"
     assert [event[0] for event in said["heard"]["k5"]] == [1, 4, 2, 1, 8, 1]
     assert said["bulk size"] == (len(MANY), 0, 0)
