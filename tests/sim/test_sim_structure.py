@@ -39,6 +39,7 @@ D10 MergesAccounted ended final note quiet received started step
 D11 NothingReturns quiet
 D12 GoneIsTold ending quiet sample
 D13 SafeIsSafe ending operation quiet sample
+D14 BoundKept quiet started
 C1 EveryCallEnds final hangs
 C2 ClientsAgree quiet
 C3 EventsArrive listened operation sample
