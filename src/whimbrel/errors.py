@@ -108,6 +108,12 @@ class IllegalMonitorStateError(OperationError):
     reason = "not_the_owner"
 
 
+class StaleSequenceError(OperationError):
+    """The item of a sequence was there, and is not any more; nothing has happened."""
+
+    reason = "stale_sequence"
+
+
 class ProtocolError(GridError):
     """Bytes from a peer do not follow the protocol; the connection is ended."""
 

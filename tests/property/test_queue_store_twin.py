@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.property.parting import histories, parted
 
 from whimbrel.core.ids import CALLER_BYTES, Attempt
 from whimbrel.core.merging.past import LINEAGES_MAX, Past
@@ -261,10 +262,7 @@ def live(store: QueueStore, history: list[int], name: str, lineage: int) -> list
     return offered
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(
-    before=HISTORY, here=HISTORY, there=HISTORY, lineages=st.sampled_from([(1, 3), (2, 1), (2, 3)])
-)
+@histories(HISTORY)
 def test_after_a_split_each_part_knows_its_own_items(
     before: list[int], here: list[int], there: list[int], lineages: tuple[int, int]
 ) -> None:
@@ -272,10 +270,7 @@ def test_after_a_split_each_part_knows_its_own_items(
     after the split is from the parting on, and nothing else is.
     """
     big = QueueStore()
-    live(big, before, "both", 1)
-    small = copied(big)
-    live(big, here, "big", lineages[0])
-    own = live(small, there, "small", lineages[1])
+    small, own = parted(big, copied, live, (before, here, there), lineages)
     chunk, _, _ = small.export(small.open_cursor(), NO_LIMIT)
     past, _, start = read_head(chunk)
     parting = big.past.parting(past)

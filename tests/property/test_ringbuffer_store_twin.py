@@ -7,9 +7,10 @@ made meanwhile, chunk by chunk; all are compared with the twin.
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.property.parting import histories, parted
 
 from whimbrel.core.merging.past import LINEAGES_MAX, Past, read_past
 from whimbrel.structures.ringbuffer.record import FOR_EVER, TIME_BYTES, read_items
@@ -154,10 +155,7 @@ def live(store: RingbufferStore, history: list[int], name: str, lineage: int) ->
     return added
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(
-    before=HISTORY, here=HISTORY, there=HISTORY, lineages=st.sampled_from([(1, 3), (2, 1), (2, 3)])
-)
+@histories(HISTORY)
 def test_after_a_split_each_part_knows_its_own_items(
     before: list[int], here: list[int], there: list[int], lineages: tuple[int, int]
 ) -> None:
@@ -165,10 +163,7 @@ def test_after_a_split_each_part_knows_its_own_items(
     after the split is from the parting on, and nothing else is.
     """
     big = RingbufferStore()
-    live(big, before, "both", 1)
-    small = copied(big)
-    live(big, here, "big", lineages[0])
-    own = live(small, there, "small", lineages[1])
+    small, own = parted(big, copied, live, (before, here, there), lineages)
     chunk, _, _ = small.export(small.open_cursor(), NO_LIMIT)
     past, _, first, start = read_head(chunk)
     assert past == read_past(chunk)[0]

@@ -11,11 +11,12 @@ from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.history import Outcome
+from whimbrel.sim.items import PRODUCER, item_data
 from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import simulate
 from whimbrel.sim.scenario import parse_scenario
-from whimbrel.sim.structures.queue.ledger import PRODUCER, QueueLedger, QueueOperation, item_data
+from whimbrel.sim.structures.queue.ledger import QueueLedger, QueueOperation
 from whimbrel.sim.structures.queue.model import WAITED, QueueModel
 from whimbrel.structures.queue.store import QueueStore
 from whimbrel.wire.errors import INDETERMINATE

@@ -7,10 +7,10 @@ import pytest
 
 from whimbrel.sim.entropy import Entropy
 from whimbrel.sim.history import Outcome
+from whimbrel.sim.items import PRODUCER, item_data
 from whimbrel.sim.profile import draw_plan
 from whimbrel.sim.profiles import profile_named
 from whimbrel.sim.run import simulate
-from whimbrel.sim.structures.queue.ledger import PRODUCER, item_data
 from whimbrel.sim.structures.ringbuffer.ledger import RingLedger
 from whimbrel.sim.structures.ringbuffer.model import WAITED, RingbufferModel
 from whimbrel.sim.structures.ringbuffer.operations import RingAdd

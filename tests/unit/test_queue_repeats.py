@@ -250,14 +250,21 @@ def refuse(*_: Any) -> None:
     raise StateForbidsError("no")
 
 
-@ENTRIES
-def test_a_repetition_is_tried_until_its_time_is_over(scene: Scene, where: str) -> None:
-    """Goal: an attempt that cannot be made is made again, as long as a request may be parked."""
+def take_in_doubt(scene: Scene, where: str) -> tuple[Client, int, Any]:
+    """A take of one of two items, whose primary died with its answer: who asked, the number of the
+    call, and what admits writes at the next primary.
+    """
     scene.call("addAll", data_list=[A, B])
     client = scene.at(where)
     asked = ask(scene, client, "take")
     dies(scene, "replicated")
-    outgoing: Any = scene.backup.engine.member.dataplane.outgoing
+    return client, asked, scene.backup.engine.member.dataplane.outgoing
+
+
+@ENTRIES
+def test_a_repetition_is_tried_until_its_time_is_over(scene: Scene, where: str) -> None:
+    """Goal: an attempt that cannot be made is made again, as long as a request may be parked."""
+    client, asked, outgoing = take_in_doubt(scene, where)
     outgoing.admit, admit = busy, outgoing.admit
     scene.pump.run(8)
     assert asked not in client.messages
@@ -274,11 +281,7 @@ def busy(*_: Any) -> None:
 @ENTRIES
 def test_a_repetition_that_cannot_be_made_ends_unknown(scene: Scene, where: str) -> None:
     """Goal: and not longer."""
-    scene.call("addAll", data_list=[A, B])
-    client = scene.at(where)
-    asked = ask(scene, client, "take")
-    dies(scene, "replicated")
-    outgoing: Any = scene.backup.engine.member.dataplane.outgoing
+    client, asked, outgoing = take_in_doubt(scene, where)
     outgoing.admit = busy
     scene.pump.run(9)
     assert asked not in client.messages

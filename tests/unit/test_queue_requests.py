@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
+from tests.unit.engine_pump import Error
+from tests.unit.home_scene import HomeScene
 
-from whimbrel.core.ids import PartitionId
-from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.serialization.data import to_data
 from whimbrel.structures.queue.service import ADDED, REMOVED
 from whimbrel.structures.queue.settings import SIZE_MAX, QueueSettings
@@ -18,36 +17,11 @@ from whimbrel.wire import errors as codes
 A, B, C, D = (to_data(text) for text in "abcd")
 
 
-class Scene:
-    """Three members: the home of the queues, its backup, and another; a client at each."""
+class Scene(HomeScene):
+    """The queue q, and a small one."""
 
     def __init__(self) -> None:
-        structures = (*quick_settings().structures, QueueSettings("small", max_size=2))
-        self.pump = Pump(quick_settings(structures=structures))
-        self.pump.form(3)
-        self.pid = PartitionId(partition_of(partition_hash(to_data("q")), 7))
-        rows = self.pump.nodes[0].engine.member.dataplane.partitions[self.pid].row
-        by_id = {node.id: node for node in self.pump.nodes}
-        self.home, self.backup = (by_id[member] for member in rows[:2] if member is not None)
-        self.other = next(node for node in self.pump.nodes if node.id not in rows[:2])
-        self.client = self.pump.client(self.home)
-
-    def at(self, where: str, number: int = 2) -> Client:
-        """A client of one of the members."""
-        node: Node = getattr(self, where)
-        return self.pump.client(node, number=number)
-
-    def call(self, method: str, client: Client | None = None, /, **fields: Any) -> Any:
-        """A call on the queue q, or the one that is named."""
-        fields.setdefault("name", "q")
-        return (client or self.client).call(f"Queue.{method}", self.pid, **fields)
-
-    def ask(self, method: str, client: Client, /, **fields: Any) -> int:
-        """Begin a call; everything comes to rest."""
-        fields.setdefault("name", "q")
-        asked = client.ask(f"Queue.{method}", self.pid, **fields)
-        self.pump.settle()
-        return asked
+        super().__init__("Queue", "q", QueueSettings("small", max_size=2))
 
 
 @pytest.fixture(scope="module")

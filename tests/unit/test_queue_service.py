@@ -11,6 +11,7 @@ import pytest
 from tests.unit.replication_net import SETTINGS, Net, migration, value
 
 from whimbrel.core.ids import CALLER_BYTES, Attempt, Namespace, namespace_of
+from whimbrel.core.items import ITEM_BYTES_MAX
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.replication.fragments import PartitionReplica
@@ -226,7 +227,7 @@ def test_what_must_not_happen_here(stage: Stage) -> None:
     for call in calls:
         with pytest.raises(RetryableError):
             call()
-    for bad in (b"bad", bytes(module.ITEM_BYTES_MAX + 1)):
+    for bad in (b"bad", bytes(ITEM_BYTES_MAX + 1)):
         with pytest.raises(UsageError):
             stage.offer(A, bad)
     assert not stage.p.fragments and not replica.fragments

@@ -6,12 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from tests.unit.engine_pump import Client, Error, Node, Pump, quick_settings
+from tests.unit.engine_pump import Client, Error
+from tests.unit.home_scene import HomeScene
 
-from whimbrel.core.ids import PartitionId
-from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.serialization.data import to_data
-from whimbrel.structures.ringbuffer.handlers import STALE_SEQUENCE
 from whimbrel.structures.ringbuffer.service import FAIL, OVERWRITE
 from whimbrel.structures.ringbuffer.settings import RingbufferSettings
 from whimbrel.wire import errors as codes
@@ -20,28 +18,11 @@ A, B, C, D = (to_data(text) for text in "abcd")
 CAPACITY = 3
 
 
-class Scene:
-    """Three members: the home of the ring buffer, its backup, and another; a client at each."""
+class Scene(HomeScene):
+    """The ring buffer r."""
 
     def __init__(self) -> None:
-        rings = RingbufferSettings("r", capacity=CAPACITY)
-        self.pump = Pump(quick_settings(structures=(*quick_settings().structures, rings)))
-        self.pump.form(3)
-        self.pid = PartitionId(partition_of(partition_hash(to_data("r")), 7))
-        rows = self.pump.nodes[0].engine.member.dataplane.partitions[self.pid].row
-        by_id = {node.id: node for node in self.pump.nodes}
-        self.home, self.backup = (by_id[member] for member in rows[:2] if member is not None)
-        self.other = next(node for node in self.pump.nodes if node.id not in rows[:2])
-        self.client = self.pump.client(self.home)
-
-    def at(self, where: str, number: int = 2) -> Client:
-        """A client of one of the members."""
-        node: Node = getattr(self, where)
-        return self.pump.client(node, number=number)
-
-    def call(self, method: str, client: Client | None = None, /, **fields: Any) -> Any:
-        """A call on the ring buffer r."""
-        return (client or self.client).call(f"Ringbuffer.{method}", self.pid, name="r", **fields)
+        super().__init__("Ringbuffer", "r", RingbufferSettings("r", capacity=CAPACITY))
 
     def add(self, *values: bytes, client: Client | None = None) -> Any:
         """Add these, whatever must give way."""
@@ -51,12 +32,6 @@ class Scene:
     def many(self, client: Client, start: int, least: int, most: int) -> dict[str, Any]:
         """The numbers of a batch."""
         return {"start_sequence": start, "min_count": least, "max_count": most, "filter": None}
-
-    def ask(self, method: str, client: Client, /, **fields: Any) -> int:
-        """Begin a call; everything comes to rest."""
-        asked = client.ask(f"Ringbuffer.{method}", self.pid, name="r", **fields)
-        self.pump.settle()
-        return asked
 
     def clear(self) -> None:
         """Destroy it: sequences begin anew."""
@@ -124,7 +99,7 @@ def test_what_is_wrong_is_refused(scene: Scene, where: str) -> None:
     scene.add(A, B, C, D)
     many = scene.many(client, 0, 1, 1)
     wrong: list[tuple[int, str, dict[str, Any]]] = [
-        (STALE_SEQUENCE, "readOne", {"sequence": 0}),
+        (codes.STALE_SEQUENCE, "readOne", {"sequence": 0}),
         (codes.ILLEGAL_ARGUMENT, "readOne", {"sequence": 5}),
         (codes.ILLEGAL_ARGUMENT, "readMany", {**many, "min_count": 2}),
         (codes.ILLEGAL_ARGUMENT, "readMany", {**many, "min_count": 4, "max_count": 4}),
@@ -168,7 +143,7 @@ def test_who_is_too_slow_is_told(scene: Scene, where: str) -> None:
     for reader, one in zip(readers, asked, strict=True):
         with pytest.raises(Error) as caught:
             reader.answer(one)
-        assert caught.value.code == STALE_SEQUENCE
+        assert caught.value.code == codes.STALE_SEQUENCE
 
 
 @BOTH

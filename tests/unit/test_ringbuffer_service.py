@@ -11,11 +11,12 @@ import pytest
 from tests.unit.replication_net import SETTINGS, Net, migration, value
 
 from whimbrel.core.ids import Namespace, namespace_of
+from whimbrel.core.items import ITEM_BYTES_MAX
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.model import MigrationKind
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
-from whimbrel.errors import RetryableError, UsageError
+from whimbrel.errors import RetryableError, StaleSequenceError, UsageError
 from whimbrel.structures.ringbuffer import service as module
 from whimbrel.structures.ringbuffer.record import TIME_BYTES
 from whimbrel.structures.ringbuffer.service import (
@@ -25,7 +26,6 @@ from whimbrel.structures.ringbuffer.service import (
     SWEEP_SHARE,
     Batch,
     RingbufferService,
-    StaleSequenceError,
     awaited,
 )
 from whimbrel.structures.ringbuffer.settings import RingbufferSettings
@@ -255,7 +255,7 @@ def test_what_must_not_happen_here(stage: Stage) -> None:
     """Not the primary: retryable, and nothing has happened. What makes no sense: usage."""
     with pytest.raises(RetryableError):
         stage.services["b"].add(stage.partition("b"), R, [A], OVERWRITE, None)
-    for values in ((), (A, b"bad"), (A, bytes(module.ITEM_BYTES_MAX + 1))):
+    for values in ((), (A, b"bad"), (A, bytes(ITEM_BYTES_MAX + 1))):
         with pytest.raises(UsageError):
             stage.add(*values)
     with pytest.raises(UsageError, match="policy 7"):

@@ -39,7 +39,7 @@ class Hub:
         self.clients: dict[bytes, Connection] = {}
         """Authenticated clients by uuid; the newest connection of each."""
         self.counters: dict[str, int] = {}
-        self.gauges: dict[str, Callable[[], float]] = {}
+        self.figures: dict[str, Callable[[], float]] = {}
         """Figures that kinds of structures have of their own, by name, for ``/metrics``."""
         self.outputs: list[Output] = []
         self.dirty: list[Origin] = []

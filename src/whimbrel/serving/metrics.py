@@ -17,8 +17,8 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
         if operation.count:
             method = operation.name.partition(".")[2]
             figures[f"requests_{operation.kind}_{method}_total"] = operation.count
-    for name in sorted(server.gauges):
-        figures[name] = server.gauges[name]()
+    for name in sorted(server.figures):
+        figures[name] = server.figures[name]()
     member = server.member
     figures["clients"] = sum(
         1 for connection in server.intake.connections.values() if connection.client_id is not None

@@ -14,6 +14,7 @@ import msgspec
 
 from whimbrel.core.ids import CALLER_BYTES, Attempt, ClientId, Namespace
 from whimbrel.errors import ProtocolError
+from whimbrel.serialization.uuids import UUID_BYTES
 from whimbrel.serving.bodies import read_body
 from whimbrel.wire.custom_types import ErrorHolder
 from whimbrel.wire.errors import decode_errors
@@ -34,7 +35,6 @@ REPEATED: Final = 0x10
 """... and that may have been carried out before."""
 HOPS: Final = 0x0F
 """What is left of that byte."""
-_CLIENT_BYTES: Final = 16
 _WAITED = struct.Struct("<QQ")
 """The number under which the primary may remember the call, its age (us)."""
 _NAMED = struct.Struct(f"<{CALLER_BYTES}sQ")
@@ -110,8 +110,8 @@ def read_head(body: bytes) -> tuple[Head, int]:
     client_id = waited = attempt = None
     try:
         if flags & OWNED:
-            client_id = ClientId(body[start : start + _CLIENT_BYTES])
-            start += _CLIENT_BYTES
+            client_id = ClientId(body[start : start + UUID_BYTES])
+            start += UUID_BYTES
         if flags & WAITED:
             waited = _WAITED.unpack_from(body, start)
             start += _WAITED.size

@@ -18,6 +18,18 @@ from whimbrel.sim.world import ClientProcess, World
 from whimbrel.wire.frames import RawMessage
 
 L = TypeVar("L", bound=Ledger)
+S = TypeVar("S", bound=Store)
+
+
+def store_as(kind: type[S], store: Store) -> S:
+    """A store, known to be of this class.
+
+    Raises:
+        TypeError: It is another structure's.
+    """
+    if not isinstance(store, kind):
+        raise TypeError(f"the store is no {kind.__name__}")
+    return store
 
 
 class StructureModel(ABC):

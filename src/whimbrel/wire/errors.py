@@ -20,6 +20,7 @@ from whimbrel.errors import (
     RetryableError,
     SerializationError,
     SplitBrainProtectionError,
+    StaleSequenceError,
     StateForbidsError,
     UnsupportedError,
     UsageError,
@@ -46,6 +47,7 @@ SPLIT_BRAIN_PROTECTION: Final = 42
 RETRYABLE: Final = 46
 RETRYABLE_IO: Final = 47
 SOCKET: Final = 50
+STALE_SEQUENCE: Final = 51
 TARGET_NOT_MEMBER: Final = 53
 UNSUPPORTED_OPERATION: Final = 61
 WRONG_TARGET: Final = 62
@@ -175,6 +177,7 @@ _BY_ERROR: tuple[tuple[type[GridError], int], ...] = (
     (StateForbidsError, ILLEGAL_STATE),
     (IllegalStateError, ILLEGAL_STATE),
     (IllegalMonitorStateError, ILLEGAL_MONITOR_STATE),
+    (StaleSequenceError, STALE_SEQUENCE),
     (UsageError, ILLEGAL_ARGUMENT),
     (ProtocolError, ILLEGAL_ARGUMENT),
     (SerializationError, SERIALIZATION),
@@ -192,6 +195,7 @@ _BY_CODE: dict[int, type[GridError]] = {
     AUTHENTICATION: AuthenticationError,
     ILLEGAL_ARGUMENT: UsageError,
     ILLEGAL_MONITOR_STATE: IllegalMonitorStateError,
+    STALE_SEQUENCE: StaleSequenceError,
     ILLEGAL_STATE: UsageError,
 }
 

@@ -56,7 +56,7 @@ FETCH_BATCH_MAX = 10_000
 LARGE_VALUE_BYTES = 4096
 """Values from this size on count towards the limit of reply bytes per turn."""
 
-Attempt = Callable[[PartitionReplica, Namespace, Fields, PendingReply, Owner | None], object]
+Try = Callable[[PartitionReplica, Namespace, Fields, PendingReply, Owner | None], object]
 """Makes the one field of the response, if it has one; a KeyLockedError makes the call wait."""
 
 
@@ -69,10 +69,10 @@ class MapHandlers(StructureHandlers):
         self._maps = server.member.service(MapService)
         locks = self._locks = self._maps.locks
         server.presence.watch(lambda: locks.clients, locks.client_gone)
-        server.gauges[f"{NAME}_locks_held"] = lambda: locks.held
-        server.gauges[f"{NAME}_locks_ended_total"] = lambda: locks.ended
-        server.gauges[f"{NAME}_locks_of_gone_clients_total"] = lambda: locks.freed
-        server.gauges[f"{NAME}_locks_dropped_after_split_total"] = lambda: locks.dropped
+        server.figures[f"{NAME}_locks_held"] = lambda: locks.held
+        server.figures[f"{NAME}_locks_ended_total"] = lambda: locks.ended
+        server.figures[f"{NAME}_locks_of_gone_clients_total"] = lambda: locks.freed
+        server.figures[f"{NAME}_locks_dropped_after_split_total"] = lambda: locks.dropped
         self._attempts = self._writes()
 
     def operations(self) -> list[Operation[Any]]:
@@ -259,7 +259,7 @@ class MapHandlers(StructureHandlers):
         ) -> bool:
             return maps.remove(p, n, f["key"], r, owner=o) is not None
 
-        answering: tuple[tuple[str, Attempt], ...] = (
+        answering: tuple[tuple[str, Try], ...] = (
             ("put", put),
             ("remove", lambda p, n, f, r, o: maps.remove(p, n, f["key"], r, owner=o)),
             ("delete", remove),
@@ -317,7 +317,7 @@ class MapHandlers(StructureHandlers):
         }
 
     def _attempt(
-        self, run: Attempt, *, is_silent: bool = False, is_patient: bool = True
+        self, run: Try, *, is_silent: bool = False, is_patient: bool = True
     ) -> RunInPartition:
         """A call that waits while another holds the lock of its key: as long as its ``timeout``
         says, or for ever where it has none. False is the answer of one that does not wait longer.

@@ -22,11 +22,12 @@ from typing import Final
 
 from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import ProtocolError
+from whimbrel.serialization.uuids import UUID_BYTES
 
 LOCK: Final = struct.Struct("<16sqqqQ")
 """Client uuid, thread, reference, end of the lease (wall ms), how often it was locked."""
 LOCK_BYTES: Final = LOCK.size
-CLIENT_BYTES: Final = 16
+CLIENT_BYTES: Final = UUID_BYTES
 FREE: Final = b""
 """In the place of a lock: the key has none, and nobody's call is remembered."""
 UNLOCKED_KEPT_MAX: Final = 64

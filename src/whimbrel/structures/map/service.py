@@ -552,9 +552,8 @@ class MapService(StructureService):
         value: bytes,
         operation: bytes,
     ) -> None:
-        self._holdings.change(partition, fragment, operation, None)
         self.expired += 1
-        self._events.tell((fragment.namespace, EXPIRED, key, None, value))
+        self._drop(partition, fragment, key, value, operation, EXPIRED)
 
     # -- eviction -------------------------------------------------------------------------
 
@@ -578,10 +577,21 @@ class MapService(StructureService):
         value: bytes,
         operation: bytes,
     ) -> None:
-        """The evictor has removed an entry: a change like any other."""
-        self._holdings.change(partition, fragment, operation, None)
         self._counters[EVICTED_COUNTER] += 1
-        self._events.tell((fragment.namespace, EVICTED, key, None, value))
+        self._drop(partition, fragment, key, value, operation, EVICTED)
+
+    def _drop(
+        self,
+        partition: PartitionReplica,
+        fragment: Fragment,
+        key: bytes,
+        value: bytes,
+        operation: bytes,
+        flag: int,
+    ) -> None:
+        """An entry went without a call that asks for it: a change like any other."""
+        self._holdings.change(partition, fragment, operation, None)
+        self._events.tell((fragment.namespace, flag, key, None, value))
 
     # -- inside ---------------------------------------------------------------------------
 

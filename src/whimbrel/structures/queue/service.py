@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from whimbrel.core.ids import Attempt, Namespace, split_namespace
+from whimbrel.core.items import ANSWER_BYTES_MAX, check_items
 from whimbrel.core.kinds import StructureService, note_damaged
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
@@ -26,19 +27,10 @@ from whimbrel.errors import (
     OperationError,
     RetryableError,
     SerializationError,
-    UsageError,
 )
-from whimbrel.serialization.data import DATA_HEADER_BYTES
 from whimbrel.structures.queue.record import ID_BYTES, item_id, read_head, read_items
 from whimbrel.structures.queue.settings import NAME, SIZE_MAX, QueueSettings
 from whimbrel.structures.queue.store import FENCE_OPERATION, QueueStore
-
-ITEM_BYTES_MAX: Final = 64 * 1024 * 1024
-"""One item; larger ones would stall a member's other partitions."""
-ANSWER_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Items of one answer together, which must fit into a frame between members. What stands around
-each there is shorter than its id, which is counted. A drain ends here, to be gone on with, and a
-queue that has more cannot be looked at as a whole."""
 
 TAKE: Final = b"take"
 """What those wait for who found nothing to take."""
@@ -123,9 +115,7 @@ class QueueService(StructureService):
             OverloadedError: A backup cannot keep up.
             UsageError: An item is too large or no serialized object.
         """
-        for value in values:
-            if not DATA_HEADER_BYTES <= len(value) <= ITEM_BYTES_MAX:
-                raise UsageError(f"{len(value)} bytes are no serialized object, or too large")
+        check_items(values)
         self._outgoing.admit(partition, namespace)
         if attempt is not None and self._answer(partition, namespace, attempt, reply) is not None:
             return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from whimbrel.core.ids import Namespace
 from whimbrel.core.kinds import StructureKind
@@ -13,14 +13,11 @@ from whimbrel.serving.operations import Effect, Operation, RunInPartition, Scope
 from whimbrel.serving.server import Server
 from whimbrel.serving.session import Connection, ForwardOrigin, Origin
 from whimbrel.serving.structure_handlers import StructureHandlers
-from whimbrel.structures.ringbuffer.service import RingbufferService, StaleSequenceError, awaited
+from whimbrel.serving.waits import FOR_EVER_MS
+from whimbrel.structures.ringbuffer.service import RingbufferService, awaited
 from whimbrel.structures.ringbuffer.settings import NAME
 from whimbrel.wire.codec import decode_request
 from whimbrel.wire.frames import RawMessage
-
-FOR_EVER_MS: Final = -1
-STALE_SEQUENCE: Final = 51
-"""The error by which clients know that they read too slowly."""
 
 
 class RingbufferHandlers(StructureHandlers):
@@ -66,11 +63,7 @@ class RingbufferHandlers(StructureHandlers):
     def _read_one(self, origin: Origin, partition: PartitionReplica, message: RawMessage) -> None:
         _, fields = decode_request(message)
         namespace, sequence = self._named(fields["name"]), fields["sequence"]
-        try:
-            item = self._rings.read_one(partition, namespace, sequence)
-        except StaleSequenceError as error:
-            self._server.fail(origin, message[5], STALE_SEQUENCE, str(error))
-            return
+        item = self._rings.read_one(partition, namespace, sequence)
         if item is None:
             self._wait(origin, message, partition, namespace, awaited(sequence))
         else:

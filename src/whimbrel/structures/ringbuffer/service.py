@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
 from whimbrel.core.ids import Namespace, split_namespace
+from whimbrel.core.items import ANSWER_BYTES_MAX, check_items
 from whimbrel.core.kinds import StructureService, note_damaged
 from whimbrel.core.merging.past import Past
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply, Reply
-from whimbrel.errors import OperationError, SerializationError, UsageError
-from whimbrel.serialization.data import DATA_HEADER_BYTES
+from whimbrel.errors import SerializationError, StaleSequenceError, UsageError
 from whimbrel.structures.ringbuffer.record import (
     FOR_EVER,
     SEQUENCE,
@@ -33,11 +33,6 @@ from whimbrel.structures.ringbuffer.record import (
 from whimbrel.structures.ringbuffer.settings import NAME, RingbufferSettings
 from whimbrel.structures.ringbuffer.store import RingbufferStore, read_head
 
-ITEM_BYTES_MAX: Final = 64 * 1024 * 1024
-"""One item; larger ones would stall a member's other partitions."""
-ANSWER_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Items of one answer together, which must fit into a frame between members. What stands around
-each there is shorter than its time, which is counted. A read ends here, to be gone on with."""
 BATCH_MAX: Final = 10_000
 """Items of one answer; clients ask for 1,000 at most."""
 SWEEP_SHARE: Final = 10
@@ -49,12 +44,6 @@ OVERWRITE: Final = 0
 FAIL: Final = 1
 """What becomes of an item for which there is no room: it takes that of the oldest, or is refused.
 Without a time to live there is always room: the oldest items are kept for nobody."""
-
-
-class StaleSequenceError(OperationError):
-    """The item was there, and is not any more."""
-
-    reason = "stale_sequence"
 
 
 class Batch(NamedTuple):
@@ -217,9 +206,7 @@ class RingbufferService(StructureService):
         """
         if not values or policy not in (OVERWRITE, FAIL):
             raise UsageError(f"{len(values)} items cannot be added by the policy {policy}")
-        for value in values:
-            if not DATA_HEADER_BYTES <= len(value) <= ITEM_BYTES_MAX:
-                raise UsageError(f"{len(value)} bytes are no serialized object, or too large")
+        check_items(values)
         self._outgoing.admit(partition, namespace)
         if policy == FAIL and len(values) > self.remaining_capacity(partition, namespace):
             return FAILED

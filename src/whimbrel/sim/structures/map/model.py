@@ -26,7 +26,7 @@ from whimbrel.core.replication.fragments import Store
 from whimbrel.core.settings import CoreSettings
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.history import ABSENT, Ledger, Operation, Outcome, Reply
-from whimbrel.sim.model import StructureModel
+from whimbrel.sim.model import StructureModel, store_as
 from whimbrel.sim.structures.configured import BOUNDED_MAP
 from whimbrel.sim.world import ClientProcess, World
 from whimbrel.structures.map.merging import read_hits
@@ -95,14 +95,8 @@ def value_origin(data: bytes) -> tuple[int, int, int] | None:
 
 
 def store_of(store: Store) -> MapStore:
-    """A map's store.
-
-    Raises:
-        TypeError: It is another structure's.
-    """
-    if not isinstance(store, MapStore):
-        raise TypeError("the store is no map's")
-    return store
+    """A map's store; see ``store_as``."""
+    return store_as(MapStore, store)
 
 
 class KeyLedger(Ledger):

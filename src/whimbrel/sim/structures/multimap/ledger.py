@@ -6,6 +6,7 @@ from whimbrel.core.ids import PartitionId, namespace_of
 from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.core.replication.fragments import Store
 from whimbrel.sim.history import ABSENT, Ledger, Operation
+from whimbrel.sim.model import store_as
 from whimbrel.sim.structures.map.model import key_data, value_data
 from whimbrel.structures.multimap.settings import NAME
 from whimbrel.structures.multimap.store import MultiMapStore
@@ -16,14 +17,8 @@ SCRATCH_NAME = "sim.scratch"
 
 
 def store_of(store: Store) -> MultiMapStore:
-    """A multimap's store.
-
-    Raises:
-        TypeError: It is another structure's.
-    """
-    if not isinstance(store, MultiMapStore):
-        raise TypeError("the store is no multimap's")
-    return store
+    """A multimap's store; see ``store_as``."""
+    return store_as(MultiMapStore, store)  # type: ignore[type-abstract]
 
 
 class PairLedger(Ledger):

@@ -1,31 +1,23 @@
 """What is known of one queue in a run: which items were offered, taken and must be there.
 
-An item is known by its code, which says who offered it and as which of its own. Items of one
-producer are offered one after the other and so have an order; those of floods have none.
+Items are those of ``sim.items``. Those of one producer are offered one after the other and so have
+an order; those of floods have none.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
-from whimbrel.core.ids import PartitionId, namespace_of
-from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.core.replication.fragments import Store
-from whimbrel.serialization.data import to_data
-from whimbrel.sim.history import ABSENT, Ledger, Operation, Outcome
+from whimbrel.sim.history import ABSENT, Operation, Outcome
+from whimbrel.sim.items import PRODUCER, ItemLedger, code_of
+from whimbrel.sim.model import store_as
 from whimbrel.structures.queue.record import ID_BYTES
+from whimbrel.structures.queue.settings import NAME
 from whimbrel.structures.queue.store import QueueStore
 from whimbrel.wire import codec
 from whimbrel.wire.frames import RawMessage
 
-PRODUCER: int = 10_000_000
-"""Codes of one producer; those below are of nobody in particular."""
-FOREIGN = -1
-"""The code of what is no item of this run."""
-
-_ITEM = struct.Struct(">iiiqq")
-_BYTES_TYPE = -12
 CALLS = {
     "offer": "Queue.offer",
     "poll": "Queue.poll",
@@ -34,29 +26,9 @@ CALLS = {
 }
 
 
-def item_data(seed: int, code: int, padding: int) -> bytes:
-    """An item that says where it comes from; ``padding`` is a number of bytes."""
-    return _ITEM.pack(0, _BYTES_TYPE, 16 + padding, seed, code) + bytes(padding)
-
-
-def code_of(seed: int, data: bytes) -> int:
-    """The code of an item, FOREIGN when it is none of ours."""
-    if len(data) < _ITEM.size:
-        return FOREIGN
-    _, kind, size, found, code = _ITEM.unpack_from(data)
-    is_ours = kind == _BYTES_TYPE and len(data) == 12 + size and found == seed
-    return int(code) if is_ours else FOREIGN
-
-
 def store_of(store: Store) -> QueueStore:
-    """A queue's store.
-
-    Raises:
-        TypeError: It is another structure's.
-    """
-    if not isinstance(store, QueueStore):
-        raise TypeError("the store is no queue's")
-    return store
+    """A queue's store; see ``store_as``."""
+    return store_as(QueueStore, store)
 
 
 class QueueOperation(Operation):
@@ -120,7 +92,7 @@ class QueueRead(QueueOperation):
         """What had to be there."""
 
 
-class QueueLedger(Ledger):
+class QueueLedger(ItemLedger):
     """Everything that happened to one queue.
 
     Attributes:
@@ -132,9 +104,7 @@ class QueueLedger(Ledger):
     """
 
     def __init__(self, name: str, seed: int, partition_count: int, *, is_judged: bool) -> None:
-        pid = PartitionId(partition_of(partition_hash(to_data(name)), partition_count))
-        super().__init__(name, namespace_of("queue", name), pid, is_judged)
-        self._seed = seed
+        super().__init__(NAME, name, seed, partition_count, is_judged=is_judged)
         self.offered: dict[int, QueueOperation] = {}
         self.owed: dict[int, None] = {}
         self.taken: dict[int, QueueOperation] = {}
@@ -157,16 +127,6 @@ class QueueLedger(Ledger):
             self.taken.setdefault(code, operation)
         if operation.is_accepted and operation.code not in self.taken:
             self.owed[operation.code] = None
-
-    @property
-    def is_open(self) -> bool:
-        """Never: calls under way are allowed for item by item."""
-        return False
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether anything was acknowledged."""
-        return self.acked is not None
 
     @property
     def owes(self) -> bool:

@@ -15,15 +15,13 @@ from whimbrel.core.merging.past import Past
 from whimbrel.core.replication.fragments import Store
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.history import Ledger, Operation, Outcome, Reply
+from whimbrel.sim.items import PRODUCER, code_of, item_data
 from whimbrel.sim.model import StructureModel
 from whimbrel.sim.structures.configured import BOUNDED_QUEUE
 from whimbrel.sim.structures.queue.ledger import (
-    PRODUCER,
     QueueLedger,
     QueueOperation,
     QueueRead,
-    code_of,
-    item_data,
     store_of,
 )
 from whimbrel.sim.world import ClientProcess, World

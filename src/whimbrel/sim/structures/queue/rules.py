@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from whimbrel.sim.history import Operation, Outcome, Reply
+from whimbrel.sim.items import PRODUCER
 from whimbrel.sim.rule import Rule, Sightings
-from whimbrel.sim.structures.queue.ledger import PRODUCER, QueueOperation, QueueRead
+from whimbrel.sim.structures.queue.ledger import QueueOperation, QueueRead
 from whimbrel.sim.structures.queue.model import WAITED
 from whimbrel.sim.world import World
 

@@ -1,6 +1,6 @@
 """What is known of one ring buffer in a run: what was added, and which sequences were given.
 
-An item is known by its code, as those of queues are. Every item is sent once, so it is there once;
+Items are those of ``sim.items``. Every item is sent once, so it is there once;
 a call of unknown end may have taken sequences without anybody's knowing which.
 """
 
@@ -8,29 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from whimbrel.core.ids import PartitionId, namespace_of
-from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.core.replication.fragments import Store
-from whimbrel.serialization.data import to_data
-from whimbrel.sim.history import Ledger, Operation, Outcome
-from whimbrel.sim.structures.queue.ledger import code_of
+from whimbrel.sim.history import Operation, Outcome
+from whimbrel.sim.items import ItemLedger, code_of
+from whimbrel.sim.model import store_as
 from whimbrel.sim.structures.ringbuffer.operations import RingAdd
 from whimbrel.structures.ringbuffer.record import TIME_BYTES
+from whimbrel.structures.ringbuffer.settings import NAME
 from whimbrel.structures.ringbuffer.store import RingbufferStore
 
 
 def store_of(store: Store) -> RingbufferStore:
-    """A ring buffer's store.
-
-    Raises:
-        TypeError: It is another structure's.
-    """
-    if not isinstance(store, RingbufferStore):
-        raise TypeError("the store is no ring buffer's")
-    return store
+    """A ring buffer's store; see ``store_as``."""
+    return store_as(RingbufferStore, store)
 
 
-class RingLedger(Ledger):
+class RingLedger(ItemLedger):
     """Everything that happened to one ring buffer.
 
     Attributes:
@@ -44,9 +37,7 @@ class RingLedger(Ledger):
     def __init__(
         self, name: str, seed: int, partition_count: int, capacity: int, *, is_judged: bool
     ) -> None:
-        pid = PartitionId(partition_of(partition_hash(to_data(name)), partition_count))
-        super().__init__(name, namespace_of("ringbuffer", name), pid, is_judged)
-        self._seed = seed
+        super().__init__(NAME, name, seed, partition_count, is_judged=is_judged)
         self.capacity = capacity
         self.added: dict[int, RingAdd] = {}
         self.given: dict[int, int] = {}
@@ -65,16 +56,6 @@ class RingLedger(Ledger):
             if self.given.setdefault(sequence, code) != code:
                 operation.clash = sequence
         self.tail = max(self.tail, *given)
-
-    @property
-    def is_open(self) -> bool:
-        """Never: calls under way are allowed for item by item."""
-        return False
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether anything was acknowledged."""
-        return self.acked is not None
 
     @property
     def owes(self) -> bool:

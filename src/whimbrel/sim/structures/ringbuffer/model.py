@@ -15,6 +15,7 @@ from whimbrel.core.merging.past import Past
 from whimbrel.core.replication.fragments import Store
 from whimbrel.sim.entropy import pick
 from whimbrel.sim.history import Ledger, Operation, Outcome, Reply
+from whimbrel.sim.items import PRODUCER, code_of, item_data
 from whimbrel.sim.model import StructureModel
 from whimbrel.sim.structures.configured import (
     RING_ITEMS,
@@ -22,7 +23,6 @@ from whimbrel.sim.structures.configured import (
     SMALL_RING,
     SMALL_RING_ITEMS,
 )
-from whimbrel.sim.structures.queue.ledger import PRODUCER, code_of, item_data
 from whimbrel.sim.structures.ringbuffer.ledger import RingLedger, store_of
 from whimbrel.sim.structures.ringbuffer.operations import RingAdd, RingFollow, RingRead
 from whimbrel.sim.world import ClientProcess, World
