@@ -26,8 +26,8 @@ from typing import Any
 from whimbrel.admin.documents import ClusterDocuments
 from whimbrel.cli.start import start_admin
 from whimbrel.config import load
-from whimbrel.core.ids import REPLICA_SLOTS, MemberId
-from whimbrel.core.model import MigrationInfo, Verdict
+from whimbrel.core.events import ReplicaMigrated
+from whimbrel.core.ids import NO_INDEX, REPLICA_SLOTS, MemberId
 from whimbrel.runtime.node import Node
 from whimbrel.runtime.process import run_member
 
@@ -49,7 +49,7 @@ def emit(event: str, **fields: object) -> None:
 
 
 class Counters:
-    """What the master has decided since the last reset."""
+    """What masters have decided since the last reset."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -59,26 +59,27 @@ class Counters:
     def reset(self) -> None:
         """Count from here."""
         self.by_index = [0] * REPLICA_SLOTS
-        self.failed = self.elapsed_us = self.longest_us = 0
+        self.failed = self.elapsed_ms = self.longest_ms = 0
         self.first_ms = self.last_ms = 0
         self._processes_before = max((int(p["id"]) for p in self._documents()), default=0)
 
-    def decided(self, migration: MigrationInfo, elapsed_us: int) -> None:
-        """The master's hook: one migration or promotion has its verdict."""
+    def migrated(self, event: ReplicaMigrated) -> None:
+        """One migration or promotion has its verdict."""
         now_ms = int(time.time() * 1000)
-        self.first_ms = self.first_ms or now_ms - elapsed_us // 1000
+        self.first_ms = self.first_ms or now_ms - event.elapsed_ms
         self.last_ms = now_ms
-        if migration.verdict is not Verdict.SUCCESS:
+        if not event.success:
             self.failed += 1
             return
-        self.by_index[migration.step.destination_new] += 1
-        self.elapsed_us += elapsed_us
-        self.longest_us = max(self.longest_us, elapsed_us)
+        if event.replica_index > NO_INDEX:
+            self.by_index[event.replica_index] += 1
+        self.elapsed_ms += event.elapsed_ms
+        self.longest_ms = max(self.longest_ms, event.elapsed_ms)
 
     def _documents(self) -> list[Any]:
         migrations = self._node.engine.member.migrations
         current = migrations.current_process()
-        return [*migrations.history, *([current] if current else [])]
+        return [*migrations.reporter.finished, *([current] if current else [])]
 
     def figures(self) -> dict[str, object]:
         """The fields of ``stats``."""
@@ -89,8 +90,8 @@ class Counters:
             "failed": self.failed,
             "without_source": sum(int(p["copies"]) for p in processes),
             "by_index": self.by_index,
-            "elapsed_ms_sum": self.elapsed_us // 1000,
-            "longest_ms": self.longest_us // 1000,
+            "elapsed_ms_sum": self.elapsed_ms,
+            "longest_ms": self.longest_ms,
             "first_at": self.first_ms,
             "last_at": self.last_ms,
             "bytes": sum(int(p["bytes"]) for p in processes),
@@ -105,7 +106,7 @@ class Steered:
         self._profile = profile
         self._documents = ClusterDocuments(node)
         self._counters = Counters(node)
-        node.engine.member.migrations.on_migration_decided = self._counters.decided
+        node.subscriptions.add((ReplicaMigrated,), self._counters.migrated)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
