@@ -2,6 +2,7 @@
 
 GridError
     ConfigError             start-up refuses; every problem is listed
+    DataDirectoryError      start-up refuses what lies in the data directory
     UsageError              the caller's mistake; a retry is pointless
     OperationError          an operation ended without success
         RetryableError      nothing has happened; the same call may be made again
@@ -44,6 +45,10 @@ class ConfigError(GridError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class DataDirectoryError(GridError):
+    """What lies in the data directory is damaged or another cluster's; nothing was changed."""
 
 
 class UsageError(GridError):

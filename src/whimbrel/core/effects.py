@@ -7,6 +7,7 @@ import msgspec
 from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import LostStructure
+from whimbrel.core.persistence.commands import Command
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,3 +96,12 @@ class Stopped(Effect, frozen=True):
     exit_status: int
     discarded: tuple[LostStructure, ...] = ()
     """What ends with the member: entries of which nobody has a copy."""
+
+
+class DiskWork(Effect, frozen=True):
+    """Carry these commands out beside the loop, after those before; answered by DiskDone or
+    DiskFailed with the same number, once. Numbers rise by one from 1.
+    """
+
+    number: int
+    commands: tuple[Command, ...]

@@ -6,6 +6,7 @@ import msgspec
 
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import Message
+from whimbrel.core.persistence.commands import Answer, Failure
 
 
 class Stimulus(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,3 +69,21 @@ class AddressUnreachable(Stimulus, frozen=True):
 
 class LeaveWanted(Stimulus, frozen=True):
     """The operator wants this member to leave gracefully (SIGTERM, ``shutdown``)."""
+
+
+class DiskDone(Stimulus, frozen=True):
+    """All commands of a ``DiskWork`` are carried out; one answer for each."""
+
+    number: int
+    answers: tuple[Answer, ...] = ()
+
+
+class DiskFailed(Stimulus, frozen=True):
+    """A command of a ``DiskWork`` failed; those before it are carried out, those behind it not."""
+
+    number: int
+    position: int
+    """Of the command, from 0."""
+    failure: Failure
+    detail: str
+    """What the system said, with the file's name."""

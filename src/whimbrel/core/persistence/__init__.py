@@ -1,0 +1,1 @@
+"""What a member keeps on its disk, decided on bytes and numbers; no file is touched here."""
