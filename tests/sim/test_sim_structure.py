@@ -72,6 +72,8 @@ R1 InOrder out_of_step
 R2 PrimarySpeaks received step
 R3 PermitsKept quiet step
 R4 AnsweredAfterBackups operation
+S1 AnsweredAfterSync operation
+S7 DiskIsMemory ended quiet sample
 X1 Bounded sample
 X1 ChunksBounded received
 X1 InvariantsHold quiet sample

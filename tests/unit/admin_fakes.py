@@ -9,11 +9,13 @@ from collections.abc import Coroutine, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 from tests.unit.engine_pump import Node as PumpNode
 from tests.unit.engine_pump import Pump
 
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId
+from whimbrel.core.settings import PartitionedSettings, PersistenceSettings
 from whimbrel.errors import OperationError
 from whimbrel.runtime.node import Node
 from whimbrel.runtime.subscriptions import Subscriptions
@@ -106,6 +108,51 @@ class FakeNode:
 def fakes(pump: Pump) -> list[FakeNode]:
     """One fake for each node of the pump."""
     return [FakeNode(pump, node) for node in pump.nodes]
+
+
+RECOVERY = {
+    "phase": "validating",
+    "members_expected": 3,
+    "members_here": 2,
+    "missing": ["00000003-0000-4000-8000-000000000003"],
+    "bytes_total": 4_000_000,
+    "bytes_loaded": 1_000_000,
+    "reason": "1 of 3 members is missing",
+}
+"""What a member says of a recovery that waits."""
+
+
+def recovers(fake: FakeNode, *refusals: str) -> list[str]:
+    """Let a member be the master of a recovery; the orders that reach it.
+
+    Args:
+        fake: The member.
+        refusals: Orders that are refused, for the reason that FULL_RECOVERY_ONLY gives.
+    """
+    orders: list[str] = []
+
+    def take(order: str) -> bytes:
+        if order in refusals:
+            raise OperationError("FULL_RECOVERY_ONLY waits for everybody, and 1 is missing")
+        orders.append(order)
+        return b"{}"
+
+    documents = fake.engine.questions.documents
+    documents["recovery"] = lambda _: json.dumps(RECOVERY).encode()
+    for order in ("force_start", "partial_start"):
+        documents[f"recovery.{order}"] = lambda _, order=order: take(order)
+    return orders
+
+
+def say_persistent(pump: Pump, *structures: PartitionedSettings) -> None:
+    """Let members that run already, without a disk, speak as if persistence had been enabled."""
+    for node in pump.nodes:
+        ctx = node.engine.member.ctx
+        ctx.settings = msgspec.structs.replace(
+            ctx.settings,
+            persistence=PersistenceSettings(enabled=True),
+            structures=(*ctx.settings.structures, *structures),
+        )
 
 
 def as_node(fake: FakeNode) -> Node:

@@ -118,6 +118,9 @@ class FakeHost:
         assert migration.partition_id in self.flags
         return FakeExport(self.lacking(migration))
 
+    def when_durable(self, then: Callable[[], None]) -> None:
+        then()
+
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         return ()
 

@@ -8,13 +8,14 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
-from tests.unit.admin_fakes import FakeNode, as_node, fakes
+from tests.unit.admin_fakes import RECOVERY, FakeNode, as_node, fakes, recovers, say_persistent
 from tests.unit.engine_pump import Client, Pump, member_id, quick_settings
 
 from whimbrel.admin import documents as documents_module
-from whimbrel.admin.documents import ClusterDocuments, MemberUnknownError
+from whimbrel.admin.documents import ChangeRefusedError, ClusterDocuments, MemberUnknownError
 from whimbrel.errors import GridError, OperationError, UsageError
 from whimbrel.serialization.data import to_data
+from whimbrel.structures.map.settings import MapSettings
 
 T = TypeVar("T")
 COUNT = 7
@@ -378,3 +379,66 @@ def test_documents_are_plain_json() -> None:
         assert json.loads(documents[name](b"")), name
     for name in ("structures", "partition_bytes"):
         assert not json.loads(documents[name](b"")), "nothing is stored yet"
+
+
+def test_structures_say_whether_they_are_on_disk() -> None:
+    """Goal: by this member's settings; nothing is without persistence, nor what lies nowhere.
+    Method: two maps and a generator, with persistence as without.
+    """
+    pump, (fake,) = formed(1)
+    client = pump.client(pump.nodes[0])
+    put(client, 1, "kept")
+    put(client, 1, "volatile")
+    client.call("FlakeIdGenerator.newIdBatch", name="ids", batch_size=1)
+    names = ("ids", "kept", "volatile")
+
+    def told() -> dict[str, bool]:
+        return {row["name"]: row["persistent"] for row in run(of(fake).structures())}
+
+    assert told() == dict.fromkeys(names, False)
+    say_persistent(pump, MapSettings("volatile", persistent=False))
+    assert told() == {"ids": False, "kept": True, "volatile": False}
+
+
+def test_status_says_that_nothing_recovers() -> None:
+    """Goal: the keys are there from the start, for scripts to look at."""
+    _, (fake,) = formed(1)
+    found = run(of(fake).status())
+    assert (found["recovery"], found["stable"], found["safe"]) == (None, None, True)
+    assert run(of(fake).recovery()) is None
+
+
+def test_a_recovery_is_not_safe_and_asks_nobody() -> None:
+    """Goal: while a member recovers, its status is its own word, with the agreed shape, and the
+    same on a member that is not the master. Method: two members, the master silent.
+    """
+    _, (first, second) = formed(2)
+    second.silent[first.member_id] = None
+    recovers(second)
+    asked = len(second.asked)
+    found = run(of(second).status())
+    assert found["recovery"] == RECOVERY
+    assert not found["safe"]
+    assert found["reason"] == (
+        "the cluster recovers from its files (validating): 1 of 3 members is missing"
+    )
+    assert found["migrations"] == documents_module.NO_PROCESS and found["members"] == 2
+    assert second.asked[asked:] == [(second.member_id, "recovery")]
+
+
+@pytest.mark.parametrize("order", ["force_start", "partial_start"])
+def test_orders_to_a_recovery_go_to_its_master(order: str) -> None:
+    """Goal: an operator may ask any member. Method: nothing recovers; then through the second
+    member; then a policy that forbids it.
+    """
+    _, (first, second) = formed(2)
+    with pytest.raises(ChangeRefusedError, match="nothing recovers"):
+        run(of(second).order_recovery(order))
+    orders = recovers(first)
+    recovers(second)
+    run(of(second).order_recovery(order))
+    assert orders == [order]
+    assert second.asked[-1] == (None, f"recovery.{order}")
+    recovers(first, order)
+    with pytest.raises(OperationError, match="FULL_RECOVERY_ONLY"):
+        run(of(second).order_recovery(order))

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.admin_fakes import FakeNode, as_node, fakes
+from tests.unit.admin_fakes import RECOVERY, FakeNode, as_node, fakes, recovers
 from tests.unit.engine_pump import Node as EngineNode
 from tests.unit.engine_pump import Pump, member_id
 
@@ -57,6 +57,7 @@ def order(fake: FakeNode, member: str, **headers: str) -> httpx.Response:
         "/api/v1/migrations",
         "/api/v1/structures",
         "/api/v1/events",
+        "/api/v1/recovery",
         "/api/v1/plan?join=1",
         f"/api/v1/plan?leave={member_id(2)}",
         "/api/v1/plan?crash=127.0.0.1:5702&join=2",
@@ -80,6 +81,10 @@ def test_every_document_is_json(pair: list[FakeNode], path: str) -> None:
         ("DELETE", "/api/v1/members", 405),
         ("POST", "/api/v1/members", 405),
         ("GET", "/api/v1/shutdown", 405),
+        ("POST", "/api/v1/recovery", 405),
+        ("GET", "/api/v1/recovery/force-start", 405),
+        ("POST", "/api/v1/recovery/force-start", 409),
+        ("POST", "/api/v1/recovery/partial-start", 409),
         ("GET", "/api/v1/plan", 400),
         ("GET", "/api/v1/plan?join=x", 400),
         ("GET", "/api/v1/plan?joni=1", 400),
@@ -232,11 +237,13 @@ def test_a_member_in_no_cluster_says_so() -> None:
     assert not fake.engine.member.is_joined
     expected = {
         "/": 200, "/health/live": 200, "/health/ready": 503, "/health/serving": 503,
-        "/metrics": 200, "/api/v1/cluster": 200,
+        "/metrics": 200, "/api/v1/cluster": 200, "/api/v1/recovery": 200,
+        "/api/v1/recovery/force-start": 409, "/api/v1/recovery/partial-start": 409,
     }  # fmt: skip
+    orders = ("shutdown", "state", "promote", "demote", "upgrade", "force-start", "partial-start")
     paths = json.loads(ask(fake, "GET", "/").text)["paths"]
     for path in ["/", *paths]:
-        is_order = path.rpartition("/")[2] in ("shutdown", "state", "promote", "demote", "upgrade")
+        is_order = path.rpartition("/")[2] in orders
         answer = ask(fake, "POST" if is_order else "GET", path)
         assert answer.status_code == expected.get(path, 503), path
         if path not in expected:
@@ -246,6 +253,27 @@ def test_a_member_in_no_cluster_says_so() -> None:
     status = ask(fake, "GET", "/api/v1/cluster").json()
     assert not status["safe"] and "has not joined" in status["reason"]
     assert fake.notes == []
+
+
+def test_a_recovery_by_http(pair: list[FakeNode]) -> None:
+    """Goal: an operator sees the recovery, and ends the waiting with an order with the manners
+    of all others.
+    """
+    fake = pair[0]
+    orders = recovers(fake, "partial_start")
+    assert ask(fake, "GET", "/api/v1/recovery").json() == RECOVERY
+    assert ask(fake, "GET", "/api/v1/cluster").json()["recovery"] == RECOVERY
+    path = "/api/v1/recovery/force-start"
+    assert ask(fake, "POST", path, json={"member": "x"}).status_code == 400
+    foreign = {"Origin": "http://evil.example"}
+    assert ask(fake, "POST", path, headers=foreign).status_code == 403
+    assert orders == []
+    bodies: list[dict[str, Any]] = [{}, {"json": {}}]
+    assert [ask(fake, "POST", path, **body).status_code for body in bodies] == [202] * 2
+    answer = ask(fake, "POST", "/api/v1/recovery/partial-start")
+    assert answer.status_code == 503 and "FULL_RECOVERY_ONLY" in answer.json()["error"]
+    assert orders == ["force_start"] * 2
+    assert [note.kind for note in fake.notes] == ["recovery_force_start_ordered"] * 2
 
 
 def test_a_bug_is_a_note_and_no_page_of_code(pair: list[FakeNode]) -> None:

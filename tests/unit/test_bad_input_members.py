@@ -28,6 +28,8 @@ from whimbrel.core.model import (
     NumberGrant,
     Numbering,
     NumberProposal,
+    NumbersAsked,
+    NumbersTold,
     Step,
     Voter,
 )
@@ -175,12 +177,12 @@ NUMBERING = Numbering(1, 8, (VOTER,))
 
 def beat(numbering: Numbering, number: int = 0, after: Numbering | None = None) -> m.Heartbeat:
     proposal = None if after is None else NumberProposal(NO_BALLOT, VOTER, after)
-    return m.Heartbeat(1, None, told=m.NumbersTold(number, numbering, NO_BALLOT, proposal))
+    return m.Heartbeat(1, None, told=NumbersTold(number, numbering, NO_BALLOT, proposal))
 
 
 def granted(number: int, end: int) -> m.MembersPublished:
     grant = NumberGrant(VOTER, number, end)
-    asked = m.NumbersAsked(NUMBERING, NO_BALLOT, None, (grant,))
+    asked = NumbersAsked(NUMBERING, NO_BALLOT, None, (grant,))
     return m.MembersPublished(MemberList(9, (info(),)), asked)
 
 
@@ -196,7 +198,7 @@ STRANGE_NUMBERS: tuple[Message, ...] = (
     granted(-1, 8),
     granted(8, 8),
     granted(NUMBERS_END - 1, NUMBERS_END + 1),
-    m.GoodbyeTold(member_id(1), False, m.NumbersTold(-2, None, NO_BALLOT)),
+    m.GoodbyeTold(member_id(1), False, NumbersTold(-2, None, NO_BALLOT)),
 )
 
 

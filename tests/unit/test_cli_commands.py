@@ -153,6 +153,15 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
 
 
 GROUPED = "1 234 567".replace(" ", "\N{NARROW NO-BREAK SPACE}")
+RECOVERY = {
+    "phase": "loading",
+    "members_expected": 3,
+    "members_here": 2,
+    "missing": [SECOND],
+    "bytes_total": 4_000_000,
+    "bytes_loaded": 1_000_000,
+    "reason": "[red]one died",
+}
 LOOKS = ["status", "members", "partitions", "structures", "migrations", "events"]
 
 
@@ -250,6 +259,7 @@ def test_a_refusal_is_exit_1_with_the_members_words(
         ["plan", "--join", "-2"],
         ["shutdown"],
         ["shutdown", "x", "--cluster"],
+        ["recovery", "explode"],
         ["migrations", "--follow", "--json"],
         ["events", "--limit", "0"],
         ["events", "--follow", "--story", "a-1"],
@@ -600,3 +610,56 @@ def test_events_can_be_followed(port: Port, capsys: pytest.CaptureFixture[str]) 
     port.answers["stream"] = [(503, {"error": "too many readers"})]
     assert main.run(["events", "--follow", "--admin", port.url]) == 1
     assert "too many readers" in capsys.readouterr().err
+
+
+def test_a_recovery_is_shown(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: who is missing and how far loading is, also in ``status``; nothing, and null, when
+    nothing recovers.
+    """
+    port.answers["recovery"] = [(200, RECOVERY)]
+    port.answers["cluster"] = [(200, {**UNSAFE, "recovery": RECOVERY}), (200, SAFE)]
+    assert main.run(["recovery", "show", "--json", "--admin", port.url]) == 0
+    assert json.loads(capsys.readouterr().out) == RECOVERY
+    for command in (["recovery", "show"], ["status"]):
+        assert main.run([*command, "--admin", port.url]) == 0
+        told = capsys.readouterr().out
+        words = ("loading", "[red]one died", "2 of 3 members", SECOND, "1.0 MB of 4.0 MB")
+        assert not [word for word in words if word not in told], told
+        assert "\x1b" not in told
+    assert main.run(["status", "--admin", port.url]) == 0
+    assert "recovery" not in capsys.readouterr().out
+    port.answers["recovery"] = [(200, {**RECOVERY, "missing": [], "bytes_total": 0, "reason": ""})]
+    assert main.run(["recovery", "show", "--admin", port.url]) == 0
+    told = capsys.readouterr().out
+    assert "missing" not in told and "loaded" not in told
+    port.answers["recovery"] = [(200, None)]
+    assert main.run(["recovery", "show", "--admin", port.url]) == 0
+    assert capsys.readouterr().out == "nothing recovers\n"
+    assert main.run(["recovery", "show", "--json", "--admin", port.url]) == 0
+    assert json.loads(capsys.readouterr().out) is None
+
+
+@pytest.mark.parametrize("command", ["force-start", "partial-start"])
+def test_orders_to_a_recovery(command: str, port: Port, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: each order is one POST; a refusal is 1 with the member's words."""
+    port.answers[command] = [(202, {"ordered": True})]
+    assert main.run(["recovery", command, "--admin", port.url]) == 0
+    method, path, _, body = port.requests[-1]
+    assert (method, path, json.loads(body)) == ("POST", f"/api/v1/recovery/{command}", {})
+    assert "status --wait-safe" in capsys.readouterr().out
+    assert main.run(["recovery", command, "--json", "--admin", port.url]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ordered": True}
+    port.answers[command] = [(409, {"error": "nothing recovers"})]
+    assert main.run(["recovery", command, "--admin", port.url]) == 1
+    assert "nothing recovers" in capsys.readouterr().err
+    port.server.server_close()
+    assert main.run(["recovery", command, "--admin", port.url]) == 3
+
+
+@pytest.mark.parametrize("words", [["show"], ["force-start"], ["partial-start"]])
+def test_help_of_a_recovery_has_examples(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Goal: what to type stands in the help."""
+    assert main.run(["recovery", *words, "--help"]) == 0
+    assert f"whimbrel recovery {words[0]}" in capsys.readouterr().out

@@ -385,8 +385,8 @@ def test_passive_refuses_writes_and_frozen_does_not(trio: Pump) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_missing_member_returns_to_its_seat(trio: Pump, victim: int) -> None:
-    """GCM-09: the table stays when a member dies in FROZEN; back under its identity it gets its
-    data from the backups before it serves, and no acknowledged write is lost.
+    """GCM-09, APR-16: the table stays when a member dies in FROZEN; back under its identity it gets
+    its data from the backups before it serves, and no acknowledged write is lost.
     """
     client = trio.client(trio.nodes[(victim + 1) % 3])
     data = fill(client)

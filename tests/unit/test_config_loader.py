@@ -8,8 +8,8 @@ import pytest
 
 from whimbrel.config import Config, Flag, explain, load, split_setting
 from whimbrel.config.settings import RuntimeSettings
-from whimbrel.core.ids import Address
-from whimbrel.core.settings import CoreSettings
+from whimbrel.core.ids import Address, Namespace
+from whimbrel.core.settings import CoreSettings, PersistenceSettings
 from whimbrel.errors import ConfigError
 from whimbrel.structures.kinds import KINDS
 from whimbrel.structures.map.settings import UNLIMITED, MapSettings
@@ -135,7 +135,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         "did you mean membership.heartbeat_timeout_s?",
         f"{file}:4: partition.count must be between 1 and 65536, not -3",
         f"{file}:5: unknown table [nonsense]; known are cluster, network, admin, member, log, "
-        "membership, partition, migration, replication, split_brain_protection, "
+        "membership, partition, migration, replication, split_brain_protection, persistence, "
         + ", ".join(kind.name for kind in KINDS),
         f"{file}:9: map.default.backup_count must be between 0 and 6, not 7",
         f"{file}:11: migration.interval_s must be a number of seconds, not the text '3'",
@@ -144,7 +144,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         "WHIMBREL_MAP__X__BACKUP_CUONT: unknown key 'map.x.backup_cuont'; did you mean "
         "map.x.backup_count?; a map has backup_count, async_backup_count, min_in_sync, "
         "time_to_live_s, max_idle_s, merge_policy, max_size, eviction_policy, "
-        "split_brain_minimum_size, split_brain_protects",
+        "split_brain_minimum_size, split_brain_protects, persistent, fsync",
         "--set partition.cuont: unknown key 'partition.cuont'; did you mean partition.count?",
         "--set membership.heartbeat_timeout_s: membership.heartbeat_timeout_s must be a number of "
         "seconds, not 'soon'",
@@ -381,3 +381,93 @@ def test_custom_groups_need_patterns() -> None:
     config = load(None, None, sets("partition.group=custom", "partition.groups=10.0.1.*; db-*"))
     assert config.core.member_group_patterns == "10.0.1.*; db-*"
     assert load(None, None, sets("partition.groups=;")).core.member_group == "member"
+
+
+def test_persistence_is_off_unless_it_is_switched_on() -> None:
+    """Goal: the papers' defaults; each key reaches its field in the core's unit, and what stays
+    open keeps its default.
+    """
+    core = load().core
+    assert core.persistence == PersistenceSettings()
+    assert not core.persistence.enabled and not core.is_persistent(Namespace("map/m"))
+    core = load(
+        settings=[
+            "persistence.enabled=true",
+            "member.data_dir=/var/lib/grid",
+            "persistence.fsync_interval_ms=250",
+            "persistence.recovery_policy=PARTIAL_RECOVERY_MOST_RECENT",
+            "persistence.validation_timeout_s=15",
+            "persistence.data_load_timeout_s=1.5",
+            "persistence.auto_remove_stale_data=false",
+            "persistence.segment_bytes=4096",
+        ]
+    ).core
+    assert core.persistence == PersistenceSettings(
+        True,
+        "interval",
+        250_000,
+        "PARTIAL_RECOVERY_MOST_RECENT",
+        15_000_000,
+        1_500_000,
+        False,
+        4096,
+    )
+
+
+def test_persistence_needs_a_directory() -> None:
+    """Goal: without a place the promise could not be kept; the flag and the key are named."""
+    file_key = "member.data_dir=/var/lib/grid"
+    assert load(settings=["persistence.enabled=true", file_key]).core.persistence.enabled
+    (told,) = problems(None, None, "persistence.enabled=true")
+    assert told.startswith("--set persistence.enabled:") and "--data-dir" in told
+    told = problems(None, {"WHIMBREL_PERSISTENCE__ENABLED": "yes"})[0]
+    assert told.startswith("WHIMBREL_PERSISTENCE__ENABLED:")
+
+
+def test_what_is_persistent_goes_by_pattern() -> None:
+    """APR-68: memory only or on disk, structure by structure, whatever the kind; ``fsync``
+    goes from pattern to default to cluster, and ``config explain`` says which it is.
+    """
+    on = ["persistence.enabled=true", "member.data_dir=/d"]
+    config = load(
+        settings=[*on, "map.cache*.persistent=false", "queue.default.persistent=no",
+                  "queue.orders.persistent=yes", "map.gold.fsync=always", "persistence.fsync=off"]
+    )  # fmt: skip
+    core = config.core
+    kept = ("map/m", "map/gold", "queue/orders", "multimap/m", "ringbuffer/r")
+    assert all(core.is_persistent(Namespace(name)) for name in kept)
+    assert not any(core.is_persistent(Namespace(name)) for name in ("map/cache 1", "queue/q"))
+    assert core.fsync_of(Namespace("map/gold")) == "always"
+    assert core.fsync_of(Namespace("map/cache")) == core.fsync_of(Namespace("queue/q")) == "off"
+    told = sources(config)
+    assert told["map.gold.fsync"] == ("always", "flag --set map.gold.fsync")
+    assert told["map.cache*.fsync"] == ("off", "as persistence.fsync")
+    config = load(settings=["map.default.fsync=always", "map.d*.backup_count=2"])
+    assert sources(config)["map.d*.fsync"] == ("always", "as map.default.fsync")
+    for name in ("map/d", "map/default", "map/other"):
+        assert config.core.fsync_of(Namespace(name)) == "always"
+    assert config.core.fsync_of(Namespace("queue/d")) == "interval"
+    core = load(settings=["map.d*.fsync=off"]).core
+    assert core.fsync_of(Namespace("map/other")) == "interval"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("persistence.fsync=sometimes", "one of always, interval, off"),
+        ("persistence.fsync_interval_ms=0", "between 1 and 3600000"),
+        ("persistence.segment_bytes=4095", "between 4096 and 1073741824"),
+        ("persistence.recovery_policy=ANY", "FULL_RECOVERY_ONLY, PARTIAL_RECOVERY_MOST_RECENT"),
+        ("persistence.validation_timeout_s=0", "between 1 and"),
+        ("persistence.enabld=true", "did you mean persistence.enabled?"),
+        ("map.m.persistnt=true", "did you mean map.m.persistent?"),
+        ("map.m.fsync=1", "one of always, interval, off"),
+        ("flake_id_generator.g.persistent=true", "unknown key"),
+    ],
+)
+def test_wrong_words_about_persistence(setting: str, words: str) -> None:
+    """Goal: each mistake is one sentence with what would be right; what lies in no partition has
+    nothing to persist.
+    """
+    (told,) = problems(None, None, setting)
+    assert words in told

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.unit.admin_fakes import say_persistent
 from tests.unit.engine_pump import Node, Pump, quick_settings
 from tests.unit.replication_net import map_of
 from tests.unit.test_admin_documents import formed, of, put, run
@@ -16,7 +17,9 @@ from whimbrel.admin.documents import ChangeRefusedError
 from whimbrel.core.effects import Note
 from whimbrel.core.model import LostStructure
 from whimbrel.core.stimuli import LeaveWanted
+from whimbrel.structures.map.settings import MapSettings
 
+VOLATILE = MapSettings("volatile", 1, persistent=False)
 ENTRIES = 40
 
 
@@ -175,4 +178,51 @@ def test_with_leave_to_discard_the_whole_cluster_ends() -> None:
     put(client, 1, "b1")
     found = run(of(first).shutdown_all(discard=True))
     assert found["discarded"] == [{"kind": "map", "name": "b1", "entries": 1}]
+    pump.run_until(lambda: not pump.living(), 60)
+
+
+def test_what_is_persistent_does_not_end_with_the_last_members() -> None:
+    """Goal: the next start brings it back, so it is no loss to speak of; what is in memory only
+    is. Method: a persistent map, one that is not; all leave at once.
+    """
+    pump, _ = formed(2)
+    client = pump.client(pump.nodes[0])
+    for number in range(ENTRIES):
+        put(client, number, "b1")
+        put(client, number, "volatile")
+    say_persistent(pump, VOLATILE)
+    pump.run(3)
+    all_leave(pump)
+    assert sum(int(note.fields["entries"] or 0) for note in said(pump)) == ENTRIES
+    assert not [note for note in said(pump) if "b1" in str(note.fields["structures"])]
+
+
+def test_only_what_is_not_persistent_keeps_the_last_data_member() -> None:
+    """Goal: the last one may be shut down without a word about what its disk keeps. Method: one
+    member with a persistent map alone, and with one more that is not.
+    """
+    pump, (fake,) = formed(1)
+    client = pump.client(pump.nodes[0])
+    put(client, 1, "b1")
+    put(client, 1, "volatile")
+    say_persistent(pump, VOLATILE)
+    with pytest.raises(ChangeRefusedError, match=r"discard map volatile \(1 entries\), because"):
+        run(of(fake).shutdown(fake.member_id))
+    client.call("Map.clear", name="volatile")
+    assert run(of(fake).shutdown(fake.member_id))["discarded"] == []
+    pump.run_until(lambda: not pump.living(), 60)
+    assert not said(pump)
+
+
+def test_with_persistence_the_whole_cluster_ends_when_it_is_told_to() -> None:
+    """Goal: it is the ordinary end of a cluster that comes back; what was to be in memory only is
+    told, and nobody has to confirm it again.
+    """
+    pump, (first, _) = formed(2)
+    client = pump.client(pump.nodes[0])
+    put(client, 1, "b1")
+    put(client, 1, "volatile")
+    say_persistent(pump, VOLATILE)
+    found = run(of(first).shutdown_all())
+    assert found["discarded"] == [{"kind": "map", "name": "volatile", "entries": 1}]
     pump.run_until(lambda: not pump.living(), 60)

@@ -5,6 +5,8 @@ The net asserts at every number that nobody else of the same cluster has or had 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from tests.unit.membership_net import SECOND, SETTINGS, Host, Net, address_of
@@ -13,7 +15,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId
 from whimbrel.core.membership.numbers import BLOCK_NUMBERS, STOCK_BLOCKS, Numbers, voter_of
-from whimbrel.core.messages import GoodbyeTold, Heartbeat, NumbersAsked, NumbersTold
+from whimbrel.core.messages import GoodbyeTold, Heartbeat
 from whimbrel.core.model import (
     NO_BALLOT,
     NO_NUMBER,
@@ -23,6 +25,8 @@ from whimbrel.core.model import (
     NumberGrant,
     Numbering,
     NumberProposal,
+    NumbersAsked,
+    NumbersTold,
 )
 
 ROUNDS = 6 * SECOND
@@ -362,3 +366,21 @@ def test_words_of_an_older_build_are_read(message: msgspec.Struct) -> None:
     for count in (3, 4):
         older = msgspec.msgpack.encode(fields[:count])
         assert msgspec.msgpack.decode(older, type=type(message)) == message
+
+
+def test_nothing_is_given_before_a_decision_is_durable() -> None:
+    """Goal: a recovery that dies and begins again with the same files gives no number twice.
+    Method: a master alone, whose disk answers late; what it has by then is on the disk.
+    """
+    ctx = Context(MemberInfo(MemberId("a"), address_of(1)), SETTINGS, 1)
+    numbers = Numbers(ctx)
+    waiting: list[Callable[[], None]] = []
+    numbers.when_durable = waiting.append
+    numbers.resume(Numbering(3, 80, (voter_of(ctx.me),)))
+    before, ctx.members = ctx.members, MemberList(7, (ctx.me,), cluster_id="c")
+    numbers.list_installed(before)
+    assert numbers.number == NO_NUMBER
+    while waiting:
+        kept = numbers.kept
+        waiting.pop(0)()
+    assert kept is not None and 80 < numbers.number < kept.free

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -52,6 +52,38 @@ def test_first_arrangement_moves_nothing() -> None:
     assert not net.said(MigrationRequested) and not net.master.room.reporter.finished
     assert all(node.told == list(range(7)) for node in net.live)
     net.fill()
+    net.check()
+
+
+def test_nobody_is_given_data_before_the_list_is_durable() -> None:
+    """S3: who is on no list in anybody's files is not waited for when all come back, so it must not
+    be alone with anything. Method: the master's disk answers when it may; an arrangement, a copy.
+    """
+    net = Net(backup_count=1)
+    net.add("m", lite=["m"])
+    waiting: list[Callable[[], None]] = []
+    net.master.room.loop.when_durable = waiting.append
+
+    def answer() -> None:
+        while waiting:
+            waiting.pop(0)()
+
+    net.add("a", "b")
+    net.run_for(5)
+    assert len(waiting) == 1 and not net.master.room.table.initialised
+    net.master.step(answer)
+    net.settle()
+    net.fill()
+    net.add("c")
+    net.add("d")
+    net.run_for(5)
+    assert len(waiting) == 2 and not net.said(MigrationRequested)
+    net.master.step(waiting.pop(0))
+    net.run_for(5)
+    assert not net.said(MigrationRequested), "the younger list is not durable"
+    net.master.step(answer)
+    net.settle()
+    assert net.said(MigrationRequested)
     net.check()
 
 

@@ -8,7 +8,7 @@ from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 
 
 def test_an_observed_backup_holds_what_it_is_sent() -> None:
-    """Design 0015: an observer is told beside the store, not in its place."""
+    """APR-23: an observer is told beside the store, not in its place."""
 
     class Counting:
         """How often an observer was told what."""

@@ -180,7 +180,13 @@ def test_a_ring_buffer_is_listed_and_destroyed(scene: Scene) -> None:
     found = scene.at("other").call("Client.getDistributedObjects")
     assert ("hz:impl:ringbufferService", "r") in [(one.service_name, one.name) for one in found]
     shown = json.loads(scene.home.engine.questions.documents["structures"](b""))
-    wanted = {"name": "r", "kind": "ringbuffer", "backups": 1, "async_backups": 0}
+    wanted = {
+        "name": "r",
+        "kind": "ringbuffer",
+        "backups": 1,
+        "async_backups": 0,
+        "persistent": False,
+    }
     assert wanted in shown
     reader = scene.at("other", 3)
     asked = scene.ask("readOne", reader, sequence=4)

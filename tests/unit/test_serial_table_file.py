@@ -5,23 +5,28 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.rows import row_from
-from tests.unit.serial_table_file import (
+
+from whimbrel.core.ids import EMPTY_ROW, Address, MemberId, PartitionId
+from whimbrel.core.model import RowState
+from whimbrel.core.persistence.table_format import (
     LegacyPartitionTableReader,
     LegacyPartitionTableWriter,
-    LegacyTable,
+    Replica,
+    TableFile,
 )
-
-from whimbrel.core.ids import Address, MemberId
-from whimbrel.core.model import RowState
 from whimbrel.errors import SerializationError
 
 A = MemberId("00000000-0000-0000-0000-0000000000aa")
 B = MemberId("00000000-0000-0000-0000-0000000000bb")
 C = MemberId("12345678-9abc-def0-1234-56789abcdef0")
-TABLE = LegacyTable(
-    57,
-    ((Address("h1", 5701), A), (Address("h2", 5702), B), (Address("box", 65_535), C)),
-    (row_from([A, B]), row_from([B, C, A]), row_from([C]), row_from([None, A])),
+ROWS = (row_from([A, B]), row_from([B, C, A]), row_from([C]), row_from([None, A]))
+TABLE = TableFile(
+    (
+        Replica(Address("h1", 5701), A),
+        Replica(Address("h2", 5702), B),
+        Replica(Address("box", 65_535), C),
+    ),
+    tuple(RowState(PartitionId(pid), 57, row) for pid, row in enumerate(ROWS)),
 )
 HOLE = "ffffffff"
 GOLDEN = bytes.fromhex(
@@ -46,10 +51,14 @@ def test_golden_bytes_both_ways() -> None:
 
 def test_every_partition_gets_the_version_of_the_table() -> None:
     """PIM-34, PIM-43: an old file gives each partition the one version."""
-    assert LegacyPartitionTableReader(GOLDEN).read().states() == tuple(
-        RowState(pid, 57, row)  # type: ignore[arg-type]
-        for pid, row in enumerate(TABLE.rows)
-    )
+    versions = [state.version for state in LegacyPartitionTableReader(GOLDEN).read().rows]
+    assert versions == [57] * 4
+    empty = RowState(PartitionId(3), 0, EMPTY_ROW)
+    holed = msgspec.structs.replace(TABLE, rows=(*TABLE.rows[:3], empty))
+    data = LegacyPartitionTableWriter().write(holed)
+    assert [state.version for state in LegacyPartitionTableReader(data).read().rows] == [
+        57, 57, 57, 0,
+    ]  # fmt: skip
 
 
 def test_a_cut_file_is_never_a_table() -> None:
@@ -64,9 +73,9 @@ def test_a_cut_file_is_never_a_table() -> None:
 @pytest.mark.parametrize(
     ("at", "part", "words"),
     [
-        (0, "ffffffff", "head"),
-        (4, "00000000", "head"),
-        (8, "0000001d", "head"),
+        (0, "ffffffff", "version of a table"),
+        (4, "00000000", "number of partitions"),
+        (8, "0000001d", "number of replicas"),
         (14, "ff", "UTF-8"),
         (16, "00010000", "port"),
         (20, "123456789abcdef0123456789abcdef0", "replica is listed twice"),
@@ -86,6 +95,8 @@ def test_what_does_not_fit_is_not_written() -> None:
     lost = msgspec.structs.replace(TABLE, replicas=TABLE.replicas[:2])
     with pytest.raises(SerializationError, match="who is no replica"):
         LegacyPartitionTableWriter().write(lost)
-    odd = msgspec.structs.replace(TABLE, replicas=((Address("h", 1), MemberId("odd")),), rows=())
+    odd = msgspec.structs.replace(
+        TABLE, replicas=(Replica(Address("h", 1), MemberId("odd")),), rows=()
+    )
     with pytest.raises(SerializationError, match="does not fit"):
         LegacyPartitionTableWriter().write(odd)

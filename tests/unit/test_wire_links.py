@@ -8,6 +8,7 @@ import pytest
 from whimbrel.core import messages
 from whimbrel.core.ids import Address, MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.model import (
+    ClusterState,
     MemberInfo,
     MemberList,
     MigrationInfo,
@@ -15,6 +16,11 @@ from whimbrel.core.model import (
     NumberGrant,
     Numbering,
     NumberProposal,
+    NumbersAsked,
+    NumbersTold,
+    Recovery,
+    RecoveryPhase,
+    RecoveryWord,
     Step,
     Verdict,
     Voter,
@@ -31,8 +37,9 @@ MIGRATION = MigrationInfo("m:1", PartitionId(7), STEP, A.id, 3, Verdict.SUCCESS)
 VOTER = Voter(A.id, 7, A.address)
 NUMBERING = Numbering(1, 8, (VOTER,))
 PROPOSAL = NumberProposal((3, A.id, 7), VOTER, Numbering(2, 16, (VOTER,)))
-ASKED = messages.NumbersAsked(NUMBERING, (3, A.id, 7), PROPOSAL, (NumberGrant(VOTER, 8, 16),))
-TOLD = messages.NumbersTold(0, NUMBERING, (3, A.id, 7), PROPOSAL)
+ASKED = NumbersAsked(NUMBERING, (3, A.id, 7), PROPOSAL, (NumberGrant(VOTER, 8, 16),))
+RECOVERY = Recovery(3, (A,), ClusterState.FROZEN, "o")
+TOLD = NumbersTold(0, NUMBERING, (3, A.id, 7), PROPOSAL)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +58,15 @@ TOLD = messages.NumbersTold(0, NUMBERING, (3, A.id, 7), PROPOSAL)
         ),
         messages.QuestionAnswered(1, b"{}", "no"),
         messages.RegistryTold(0, (messages.RegistryEntry("map", "m", 1, A.id, True, b"x"),)),
+        messages.JoinRequested("dev", 7, A, files="c"),
+        messages.MembersPublished(MemberList(4, (A, B), "c", recovery=RECOVERY)),
+        messages.RecoveryTold(
+            messages.FilesTold(MemberList(3, (A,)), messages.TableImage((), (), (), b""), ()),
+            is_done=True,
+        ),
+        messages.RecoveryNoted(True, RecoveryWord(RecoveryPhase.LOADING, (B.id,), 7, 3, "why")),
+        messages.RecoveryOrdered("o", (A.id,), messages.TableImage((), (), (), b"")),
+        messages.RecoveryFailed("no"),
     ],
 )
 def test_messages_round_trip(message: messages.Message) -> None:

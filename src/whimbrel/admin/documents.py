@@ -139,7 +139,13 @@ class ClusterDocuments:
     # -- looking --------------------------------------------------------------------------
 
     async def status(self) -> Json:
-        """State, safety and the process under way; answers also when nobody else does."""
+        """State, safety and the process under way; answers also when nobody else does.
+
+        During a recovery from files nobody is asked: there is no table yet that could be safe.
+        """
+        recovery = await self.recovery()
+        if recovery is not None:
+            return {**self._status(_recovering(recovery), {}), "recovery": recovery}
         try:
             master = await self.ask(None, "master")
         except GridError as silence:
@@ -183,7 +189,14 @@ class ClusterDocuments:
             "partitions_lost": losses["partitions"],
             "losses": losses,
             "migrations": master.get("migrations", NO_PROCESS),
+            "recovery": None,
+            "stable": None,
         }
+
+    async def recovery(self) -> Json | None:
+        """What this member says of the recovery under way; None when nothing recovers."""
+        found: Json | None = await self.ask(self._node.member_id, "recovery")
+        return found
 
     async def structures(self) -> list[Json]:
         """Every live structure with its entries and bytes, replicas not counted twice.
@@ -261,7 +274,8 @@ class ClusterDocuments:
 
         Raises:
             MemberUnknownError: There is no such member.
-            ChangeRefusedError: It is the last data member and has entries; nothing has changed.
+            ChangeRefusedError: It is the last data member and has entries that are on no disk;
+                nothing has changed.
             OperationError: It cannot be reached; it may or may not have heard the order.
         """
         info = self.find(text)
@@ -285,16 +299,20 @@ class ClusterDocuments:
     async def shutdown_all(self, discard: bool = False, cause: str | None = None) -> Json:
         """Make all members leave; nothing is handed over when all have heard it.
 
+        With persistence this is the ordinary end of a cluster: the next start brings back what is
+        persistent, and whoever configured a structure otherwise has said that it may go.
+
         Args:
             discard: Whether the data may end with them.
             cause: What the order follows from.
 
         Raises:
-            ChangeRefusedError: There are entries; nothing has changed.
+            ChangeRefusedError: There are entries, and no persistence; nothing has changed.
             OperationError: Some member cannot be reached; the others leave.
         """
         members = self.members()
-        gone = await self._discarded("the whole cluster", discard)
+        is_kept = self._node.engine.member.ctx.settings.persistence.enabled
+        gone = await self._discarded("the whole cluster", discard or is_kept)
         await asyncio.gather(*(self._order_leave(info, cause) for info in members))
         return {"members": [info.id for info in members], "leaving": True, "discarded": gone}
 
@@ -309,7 +327,7 @@ class ClusterDocuments:
         return any(other.id == info.id for other in self.members())
 
     async def _discarded(self, who: str, discard: bool) -> list[Json]:
-        """The entries of each structure that end with the last data members.
+        """The entries of each structure that end with the last data members, being on no disk.
 
         Raises:
             ChangeRefusedError: There are some, and nobody said that they may go.
@@ -324,7 +342,7 @@ class ClusterDocuments:
         gone = [
             {"kind": row["kind"], "name": row["name"], "entries": row["entries"]}
             for row in rows
-            if row["entries"]
+            if row["entries"] and not row["persistent"]
         ]
         if gone and not discard:
             words = ", ".join(
@@ -335,6 +353,22 @@ class ClusterDocuments:
                 "give --discard (HTTP: discard) if that is wanted"
             )
         return gone
+
+    async def order_recovery(self, order: str, cause: str | None = None) -> Json:
+        """Order the master of a recovery to end the waiting.
+
+        Args:
+            order: ``force_start`` or ``partial_start``.
+            cause: What the order follows from.
+
+        Raises:
+            ChangeRefusedError: Nothing recovers here; nothing has changed.
+            OperationError: It was refused, or no answer came in time.
+        """
+        if await self.recovery() is None:
+            raise ChangeRefusedError("nothing recovers: there is no recovery that could be ended")
+        found: Json = await self.ask(None, f"recovery.{order}", None, cause)
+        return found
 
     async def see_losses(self, name: str) -> Json:
         """Acknowledge the losses of a name; every member has it when this returns.
@@ -442,6 +476,12 @@ class ClusterDocuments:
 def _unsafe(master: Json, answers: Sequence[tuple[MemberInfo, Any]]) -> str:
     """Why the cluster is not safe, in one sentence; empty when it is."""
     return unsafe_because(master_word(master), _words(answers))
+
+
+def _recovering(recovery: Json) -> str:
+    """Why nothing is served yet, in one sentence."""
+    text = f"the cluster recovers from its files ({recovery['phase']})"
+    return f"{text}: {recovery['reason']}" if recovery["reason"] else text
 
 
 def _words(answers: Sequence[tuple[MemberInfo, Any]]) -> list[Answer]:

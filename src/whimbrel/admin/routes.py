@@ -35,7 +35,13 @@ API = "/api/v1"
 EVENT_STREAM = f"{API}/events/stream"
 """An answer without an end."""
 STATUS = f"{API}/cluster"
-ANSWERED_ALONE = ("/", "/health/live", "/health/ready", "/health/serving", "/metrics", STATUS)
+RECOVERY = f"{API}/recovery"
+FORCE_START = f"{RECOVERY}/force-start"
+PARTIAL_START = f"{RECOVERY}/partial-start"
+ANSWERED_ALONE = (
+    "/", "/health/live", "/health/ready", "/health/serving", "/metrics", STATUS, RECOVERY,
+    FORCE_START, PARTIAL_START,
+)  # fmt: skip
 """Paths that have an answer while the member is in no cluster."""
 
 OrderKind = TypeVar("OrderKind", bound=msgspec.Struct)
@@ -63,6 +69,10 @@ class ShutdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: bool = False
     discard: bool = False
     """Whether data may end with the last data members."""
+
+
+class RecoveryOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of an order to end the waiting of a recovery: the path says it all."""
 
 
 class SeenOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,6 +117,7 @@ class Routes:
             f"{API}/losses": self._losses,
             f"{API}/events": self._events,
             EVENT_STREAM: self._event_stream,
+            RECOVERY: self._recovery,
             f"{API}/plan": self._plan,
         }
         posts: dict[str, Answer] = {
@@ -116,6 +127,8 @@ class Routes:
             f"{API}/demote": self._role("demote"),
             f"{API}/upgrade": self._upgrade,
             f"{API}/losses": self._see_losses,
+            FORCE_START: self._recover("force_start"),
+            PARTIAL_START: self._recover("partial_start"),
         }
         self._paths = list(dict.fromkeys([*gets, *posts]))
         routes = [Route(path, self._safely(get), methods=["GET"]) for path, get in gets.items()]
@@ -238,6 +251,9 @@ class Routes:
     async def _losses(self, _: Request) -> Response:
         return document(await self._cluster.losses())
 
+    async def _recovery(self, _: Request) -> Response:
+        return document(await self._cluster.recovery())
+
     async def _events(self, request: Request) -> Response:
         query = request.query_params
         unknown = [name for name in query if name != "cause"]
@@ -299,6 +315,18 @@ class Routes:
             raise UsageError("the body names no losses; GET the document of this path first")
         return document(await self._cluster.see_losses(order.seen))
 
+    def _recover(self, what: str) -> Answer:
+        """The order to end the waiting of a recovery."""
+
+        async def handle(request: Request) -> Response:
+            await _order(request, RecoveryOrder, "{}")
+            cause = self._node.new_cause()
+            found = await self._cluster.order_recovery(what, cause)
+            self._node.note(Note("warning", f"recovery_{what}_ordered", {}, cause=cause))
+            return document(found, 202)
+
+        return handle
+
     async def _upgrade(self, request: Request) -> Response:
         order = await _order(request, UpgradeOrder, '{"version": VERSION}')
         if not order.version:
@@ -311,13 +339,13 @@ class Routes:
 
 
 async def _order(request: Request, kind: type[OrderKind], shape: str) -> OrderKind:
-    """The order in a body.
+    """The order in a body; no body is one without fields.
 
     Raises:
         UsageError: It is none; names the shape it should have.
     """
     try:
-        return msgspec.json.decode(await _body(request), type=kind)
+        return msgspec.json.decode(await _body(request) or b"{}", type=kind)
     except msgspec.DecodeError as problem:
         raise UsageError(f"the body must be {shape}: {problem}") from None
 

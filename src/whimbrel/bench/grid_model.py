@@ -13,7 +13,7 @@ by the caller: lists change everywhere at the same moment, so finding a failure 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import msgspec
@@ -150,6 +150,10 @@ class SizedHost:
 
     def rollback_destination(self, migration: MigrationInfo) -> None:
         """Sizes need no place."""
+
+    def when_durable(self, then: Callable[[], None]) -> None:
+        """There is no disk."""
+        then()
 
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         """No modelled member comes back without its data."""

@@ -111,7 +111,10 @@ def _print_table_map(found: Json, names: dict[str, str]) -> None:
 
 
 def structures(as_json: AsJson = False, admin: AdminUrl = DEFAULT_URL) -> None:
-    """Maps with their entries, backups and bytes, over the whole cluster."""
+    """Structures with their entries, backups and bytes, over the whole cluster.
+
+    On disk: whether they are persistent, and come back after all members have died.
+    """
     found: list[Json] = Admin(admin).get("structures")
     if as_json:
         print_json(found)
@@ -125,10 +128,12 @@ def structures(as_json: AsJson = False, admin: AdminUrl = DEFAULT_URL) -> None:
             number(row["entries"]),
             str(row["backups"]),
             size(row.get("bytes", 0)),
+            "yes" if row.get("persistent") else "no",
         )
         for row in found
     ]
-    print_rows(table("name", "kind", ">entries", ">backups", ">size"), rows, "no structures")
+    made = table("name", "kind", ">entries", ">backups", ">size", "on disk")
+    print_rows(made, rows, "no structures")
 
 
 def migrations(

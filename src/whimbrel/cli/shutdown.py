@@ -40,6 +40,9 @@ def shutdown(
     --wait when it is off the list of the others. The last data member, and the whole cluster,
     take their data with them: while there are entries this is refused without --discard.
 
+    With persistence they leave what is persistent on their disks, and only entries of other
+    structures need --discard, for the last data member; --cluster is never refused then.
+
     Examples: whimbrel shutdown 127.0.0.1:5702 --wait 60; whimbrel shutdown --cluster --discard
     """
     if cluster and member is not None:

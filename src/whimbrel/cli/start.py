@@ -44,7 +44,11 @@ def start(
     ] = None,
     data_dir: Annotated[
         str | None,
-        typer.Option("--data-dir", metavar="DIR", help="Keeps the identity over restarts"),
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="Keeps the identity over restarts, and the data with persistence.enabled=true",
+        ),
     ] = None,
     lite: Annotated[bool, typer.Option("--lite", help="Hold no data")] = False,
     settings: Annotated[
@@ -55,7 +59,8 @@ def start(
     """Run one member in the foreground.
 
     Prints one JSON line with event "ready" when it serves; logs go to stderr. SIGTERM or Ctrl-C
-    hands over all data and leaves; a second one stops at once.
+    hands over all data and leaves; a second one stops at once. A member that finds the files of
+    its cluster prints "recovering" first, and is ready when the cluster is whole again.
     """
     given: list[tuple[str, str, Any]] = [
         ("--cluster-name", "cluster.name", cluster_name),

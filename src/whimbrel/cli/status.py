@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from whimbrel.cli.http import DEFAULT_URL, EXIT_IN_VAIN, Admin, AdminUrl, AsJson, print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 POLL_S = 0.2
 WAIT_MAX_S = 1e6
@@ -57,6 +60,11 @@ def _print(found: dict[str, Any]) -> None:
     out.print(f"cluster     {safe(found.get('cluster', ''))}")
     out.print(f"state       {safe(found['state'])}")
     out.print(f"safety      {word}{why}")
+    if found.get("recovery"):
+        from whimbrel.cli.recovery import lines_of
+
+        for line in lines_of(found["recovery"]):
+            out.print(line)
     out.print(f"survives    {_survives(found.get('survives', 0))}")
     if found.get("degraded"):
         out.print(f"[bold yellow]degraded    {safe(found['degraded'])}[/]")
@@ -69,13 +77,7 @@ def _print(found: dict[str, Any]) -> None:
         names = ", ".join(found["without_number"])
         out.print(f"no number   {safe(names)}: others make its flake ids")
     if found["partitions_lost"]:
-        out.print(f"[bold red]lost        {found['partitions_lost']} partitions lost data[/]")
-        for row in found.get("losses", {}).get("structures", []):
-            entries = "?" if row["entries"] is None else f"about {row['entries']}"
-            out.print(
-                f"            {safe(row['kind'])} {safe(row['name'])}: {entries} entries "
-                f"in {row['partitions']} partitions"
-            )
+        _print_losses(out, found)
     protection = found.get("split_brain_protection")
     if protection:
         out.print(
@@ -93,6 +95,18 @@ def _print(found: dict[str, Any]) -> None:
         )
     else:
         out.print("migrations  none")
+
+
+def _print_losses(out: Console, found: dict[str, Any]) -> None:
+    from whimbrel.cli.render import safe
+
+    out.print(f"[bold red]lost        {found['partitions_lost']} partitions lost data[/]")
+    for row in found.get("losses", {}).get("structures", []):
+        entries = "?" if row["entries"] is None else f"about {row['entries']}"
+        out.print(
+            f"            {safe(row['kind'])} {safe(row['name'])}: {entries} entries "
+            f"in {row['partitions']} partitions"
+        )
 
 
 def _survives(failures: int) -> str:

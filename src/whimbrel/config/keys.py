@@ -29,7 +29,10 @@ from whimbrel.core.settings import (
     CLUSTER_SIZE_MAX,
     DEFAULT_PATTERN,
     CoreSettings,
+    Fsync,
+    PersistenceSettings,
     Protects,
+    RecoveryPolicy,
     StructureSettings,
 )
 from whimbrel.structures.kinds import KINDS
@@ -63,7 +66,8 @@ class Key(msgspec.Struct, frozen=True):
     name: str
     kind: Kind
     section: str
-    """``core``, ``runtime`` or a kind of structure: which settings struct the value goes to."""
+    """Which settings struct the value goes to: ``core``, its part ``persistence``, ``runtime``, or
+    that of a kind of structure."""
     field: str
     doc: str
     minimum: float = 0
@@ -92,6 +96,7 @@ class Key(msgspec.Struct, frozen=True):
 
 _DEFAULTS: dict[str, object] = {
     "core": CoreSettings(),
+    "persistence": PersistenceSettings(),
     "runtime": RuntimeSettings(),
     **{settings.kind: settings(DEFAULT_PATTERN) for settings in SETTINGS_TYPES},
 }
@@ -276,7 +281,8 @@ _MEMBER = (
         "member.data_dir",
         "runtime",
         "data_dir",
-        "Directory that keeps the member's identity over restarts; empty: none",
+        "Directory that keeps the member's identity over restarts, and its data with "
+        "persistence.enabled; empty: none",
         4_096,
     ),
     _seconds(
@@ -601,6 +607,72 @@ _SPLIT_BRAIN = (
     ),
 )
 
+_PERSISTENCE = (
+    _switch(
+        "persistence.enabled",
+        "persistence",
+        "enabled",
+        "Keeps the data in member.data_dir, so that they are there after all members have died",
+    ),
+    _choice(
+        "persistence.fsync",
+        "persistence",
+        "fsync",
+        "When a change is durable: before its write is answered, once in fsync_interval_ms, or "
+        "when the operating system likes; see KIND.PATTERN too",
+        get_args(Fsync),
+    ),
+    Key(
+        "persistence.fsync_interval_ms",
+        Kind.INTEGER,
+        "persistence",
+        "fsync_interval_us",
+        "For fsync = interval: what is lost at most when all members are killed at once",
+        1,
+        3_600_000,
+        scale=1_000,
+    ),
+    _choice(
+        "persistence.recovery_policy",
+        "persistence",
+        "recovery_policy",
+        "With whom a cluster goes on from its files: all its members, those of the newest table, "
+        "or the largest group of equal tables",
+        get_args(RecoveryPolicy),
+    ),
+    _seconds(
+        "persistence.validation_timeout_s",
+        "persistence",
+        "validation_timeout_us",
+        "Longest wait of a recovery for missing members; then the policy decides",
+        1,
+        86_400,
+    ),
+    _seconds(
+        "persistence.data_load_timeout_s",
+        "persistence",
+        "data_load_timeout_us",
+        "Longest time for loading the data of a recovery",
+        1,
+        7 * 86_400,
+    ),
+    _switch(
+        "persistence.auto_remove_stale_data",
+        "persistence",
+        "auto_remove_stale_data",
+        "A member whose cluster went on without it sets its files aside and joins empty, instead "
+        "of refusing to start",
+    ),
+    _integer(
+        "persistence.segment_bytes",
+        "persistence",
+        "segment_bytes",
+        "Size of a file of the log at which the next one is begun",
+        4_096,
+        1_073_741_824,
+    ),
+)
+
 KEYS: tuple[Key, ...] = (
     *_CLUSTER,
     *_NETWORK,
@@ -610,12 +682,14 @@ KEYS: tuple[Key, ...] = (
     *_MIGRATION,
     *_REPLICATION,
     *_SPLIT_BRAIN,
+    *_PERSISTENCE,
 )
 """Every key but those of structures, in the order in which ``config explain`` lists them."""
 
 SHARED = {
     "split_brain_minimum_size": "split_brain_protection.minimum_size",
     "split_brain_protects": "split_brain_protection.protects",
+    "fsync": "persistence.fsync",
 }
 """Fields of structures that are as for the cluster where nobody gave them."""
 

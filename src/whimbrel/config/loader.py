@@ -35,7 +35,12 @@ from whimbrel.config.values import (
     shown,
 )
 from whimbrel.core.partition.groups import parse_patterns
-from whimbrel.core.settings import DEFAULT_PATTERN, CoreSettings, StructureSettings
+from whimbrel.core.settings import (
+    DEFAULT_PATTERN,
+    CoreSettings,
+    PersistenceSettings,
+    StructureSettings,
+)
 from whimbrel.errors import ConfigError, UsageError
 
 ENVIRONMENT_PREFIX = "WHIMBREL_"
@@ -406,6 +411,7 @@ def _check_together(work: _Work) -> None:
             say(f"{kind}: {count} patterns; at most {PATTERNS_MAX} are allowed")
     _check_network(work)
     _check_groups(work)
+    _check_persistence(work)
 
 
 def _number(work: _Work, name: str) -> float:
@@ -420,6 +426,16 @@ def _check_groups(work: _Work) -> None:
             parse_patterns(str(work.value("partition.groups")))
         except UsageError as problem:
             work.problems.append(f"{work.blame('partition.groups')} {problem}")
+
+
+def _check_persistence(work: _Work) -> None:
+    """Data on disk need a place."""
+    is_sound = work.sound("persistence.enabled", "member.data_dir")
+    if is_sound and work.value("persistence.enabled") and not work.value("member.data_dir"):
+        work.problems.append(
+            f"{work.blame('persistence.enabled')} persistence.enabled needs a directory for the "
+            "files: give --data-dir DIR, or set member.data_dir"
+        )
 
 
 def _check_network(work: _Work) -> None:
@@ -459,7 +475,7 @@ def _check_network(work: _Work) -> None:
 
 def _build(work: _Work) -> Config:
     """The settings structs and the list for ``config explain``."""
-    fields: dict[str, dict[str, Any]] = {"core": {}, "runtime": {}}
+    fields: dict[str, dict[str, Any]] = {"core": {}, "persistence": {}, "runtime": {}}
     entries: list[Entry] = []
     for key in KEYS:
         entries.append(Entry(key.name, work.value(key.name), work.source(key.name)))
@@ -471,7 +487,11 @@ def _build(work: _Work) -> Config:
             name = f"{settings.kind}.{settings.pattern}.{key.name}"
             entries.append(Entry(name, work.value(name), work.source(name)))
     given = [one.normal() for one in structures if (one.kind, one.pattern) in work.patterns]
-    core = CoreSettings(**fields["core"], structures=tuple(given))
+    core = CoreSettings(
+        **fields["core"],
+        persistence=PersistenceSettings(**fields["persistence"]),
+        structures=tuple(given),
+    )
     return Config(core, RuntimeSettings(**fields["runtime"]), tuple(entries))
 
 

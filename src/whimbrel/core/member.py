@@ -22,6 +22,9 @@ from whimbrel.core.merging.service import Merging
 from whimbrel.core.messages import Message, RegistryEntry
 from whimbrel.core.migration.service import Migrations
 from whimbrel.core.model import ClusterState, LostStructure, MemberInfo, MemberList
+from whimbrel.core.persistence.metadata import ClusterFile, LogFiles
+from whimbrel.core.persistence.service import Persistence
+from whimbrel.core.recovery.service import ClusterRecovery
 from whimbrel.core.registry import Registry, RegistryHook, backups_of, is_structure
 from whimbrel.core.replication.census import EntryCounts
 from whimbrel.core.replication.dataplane import DataPlane
@@ -30,6 +33,8 @@ from whimbrel.core.safety import Safety
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import (
     AddressUnreachable,
+    DiskDone,
+    DiskFailed,
     LeaveWanted,
     LinkFailed,
     LinkLost,
@@ -66,10 +71,12 @@ class Member:
         """
         self.ctx = Context(me, settings, started_us)
         self.dataplane = DataPlane(self.ctx)
+        self.persistence = Persistence(self.ctx, self.dataplane)
         self.entry_counts = EntryCounts(self.ctx, self.dataplane.partitions)
         self.migrations = Migrations(self.ctx, self.dataplane.roles)
         self.membership = Membership(self.ctx, self.migrations)
         self.registry = Registry(self.ctx)
+        self.recovery = ClusterRecovery(self.ctx, self.membership, self.migrations, self.registry)
         self.kinds = {kind.name: kind for kind in kinds}
         self.services: dict[str, StructureService] = {
             kind.name: kind.make_service(self.dataplane)
@@ -110,12 +117,14 @@ class Member:
             "replication": self.dataplane.on_timer,
             "registry": self.registry.on_timer,
             "merging": self.merging.on_timer,
+            "persistence": self.persistence.on_timer,
+            "recovery": self.recovery.on_timer,
         }
         self._wire_callbacks()
 
     @property
     def is_joined(self) -> bool:
-        """Whether we are on the cluster's list, and not expelled since."""
+        """Whether we serve: on the list of a cluster that runs, and not expelled since."""
         return self.membership.is_joined and not self.is_expelled
 
     def service(self, wanted: type[S]) -> S:
@@ -178,12 +187,19 @@ class Member:
             case AddressUnreachable():
                 self.membership.on_address_unreachable(stimulus.address)
             case Started():
-                self.dataplane.anti_entropy.start()
-                self.membership.on_started(stimulus.join_addresses, stimulus.heard)
+                self.persistence.begin(lambda: self._seek(stimulus))
+            case DiskDone() | DiskFailed():
+                self.persistence.on_disk(stimulus)
+                self.migrations.conclude()
             case LeaveWanted():
                 self._want_leave()
             case _:
                 raise TypeError(f"no room takes a {type(stimulus).__name__}")
+
+    def _seek(self, started: Started) -> None:
+        """What our files are of is known: look for the cluster."""
+        self.dataplane.anti_entropy.start()
+        self.membership.on_started(started.join_addresses, started.heard)
 
     # -- routing --------------------------------------------------------------------------
 
@@ -193,6 +209,7 @@ class Member:
             (m.TransferMessage, self._on_transfer),
             (m.ReplicationMessage, self.dataplane.on_message),
             (m.RegistryMessage, self.registry.on_message),
+            (m.RecoveryMessage, self.recovery.on_message),
             (m.MergingMessage, self.merging.on_message),
             (m.QuestionMessage, lambda sender, message: self.on_question(sender, message)),
         )
@@ -260,7 +277,16 @@ class Member:
         membership.on_leave_requested = migrations.leave_requested
         membership.on_joined = self._joined
         membership.on_expelled = self._expelled
-        migrations.on_rows_changed = lambda pids: self.ctx.emit(TableChanged(tuple(pids)))
+        migrations.on_rows_changed = self._rows_changed
+        self.recovery.use_files(self.persistence)
+        self.registry.when_durable = self.persistence.when_durable
+        membership.states.when_durable = self.persistence.when_durable
+        membership.numbers.on_changed = self.persistence.note_cluster
+        membership.numbers.when_durable = self.persistence.when_durable
+        migrations.loop.when_durable = self.persistence.when_durable
+        membership.on_stopping = self.persistence.end
+        self.persistence.stop = lambda reason: membership.stop(reason, 1)
+        self.persistence.describe = self._describe
         migrations.is_grid_empty = self.registry.is_empty
         migrations.on_may_leave = membership.allow_leave
         migrations.losses.structures_lost = self._structures_lost
@@ -271,10 +297,34 @@ class Member:
         self.dataplane.recovery.on_seat_lost = migrations.seat_lost
         self.registry.on_changed = self._registry_changed
 
+    def _rows_changed(self, pids: Sequence[PartitionId]) -> None:
+        self.ctx.emit(TableChanged(tuple(pids)))
+        self.persistence.note_cluster()
+
+    def _describe(self, log: LogFiles, has_left: bool) -> ClusterFile:
+        """What is worth knowing when this member begins again."""
+        settings, table = self.ctx.settings, self.migrations.table
+        pids = map(PartitionId, range(table.partition_count))
+        return ClusterFile(
+            member=self.ctx.id,
+            cluster_name=settings.cluster_name,
+            partition_count=table.partition_count,
+            members=self.ctx.members,
+            rows=tuple(map(table.state, pids)),
+            losses=tuple(table.losses.values()),
+            registry=tuple(self.registry.entries()),
+            numbering=self.membership.numbers.kept,
+            has_left=has_left,
+            log=log,
+        )
+
     def _view_changed(self, old: MemberList, new: MemberList) -> None:
         ctx, cause = self.ctx, self.ctx.cause
         self.dataplane.view_changed(old, new)
         self.registry.view_changed(old, new)
+        ctx.resume(cause)
+        self.recovery.view_changed(old, new)
+        self.persistence.note_cluster()
         ctx.resume(cause)
         self.migrations.view_changed(old, new)
         ctx.resume(cause)
@@ -300,7 +350,12 @@ class Member:
             self.ctx.emit(Expelled(reason, self.membership.gone_on_at))
 
     def _keep_for_merge(self) -> None:
-        """Leave to the next incarnation what it has to merge into the cluster that goes on."""
+        """Leave to the next incarnation what it has to merge into the cluster that goes on.
+
+        Nothing from a recovery: what was loaded still lies on the disk, and nobody was served.
+        """
+        if self.ctx.members.recovery is not None:
+            return
         unfinished = self.merging.hand_over()
         held = leftovers_of(self.dataplane.partitions, self.ctx.is_member)
         if not self.membership.is_split:
@@ -323,11 +378,14 @@ class Member:
     def discarded(self, is_end: bool) -> tuple[LostStructure, ...]:
         """What ends with us if we end now; ``is_end`` when all data members leave."""
         said = self._said if is_end else ()
-        partitions = self.dataplane.partitions
-        return discarded_with(self.ctx.id, partitions, self.ctx.is_member, is_end, said)
+        ctx, partitions = self.ctx, self.dataplane.partitions
+        is_persistent = ctx.settings.is_persistent
+        return discarded_with(ctx.id, partitions, ctx.is_member, is_end, said, is_persistent)
 
     def _end_told(self, member: MemberId) -> None:
         """One that leaves with all of us has said what it was the hottest holder of."""
+        if self.membership.leave.is_wanted:
+            self.persistence.end_with_all()
         for partition in self.dataplane.partitions:
             hottest = hottest_index(partition.row, self.ctx.is_member)
             if hottest < REPLICA_SLOTS and partition.row[hottest] == member:
@@ -352,6 +410,7 @@ class Member:
                     self.services[entry.kind].destroyed(namespace)
             self.is_depth_stale = True
             self._depth_cause = self.ctx.cause
+        self.persistence.note_cluster()
         self.on_registry_changed(entry, before)
 
     def _update_depth(self) -> None:

@@ -14,16 +14,16 @@ from typing import Any, Union
 
 import msgspec
 
-from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, ReplicaIndex
+from whimbrel.core.ids import Address, MemberId, Name, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.model import (
-    Ballot,
     Loss,
     MemberInfo,
     MemberList,
     MigrationInfo,
-    NumberGrant,
     Numbering,
-    NumberProposal,
+    NumbersAsked,
+    NumbersTold,
+    RecoveryWord,
     Standing,
 )
 
@@ -55,6 +55,10 @@ class MergingMessage(Message, frozen=True):
     """Of the merging room."""
 
 
+class RecoveryMessage(Message, frozen=True):
+    """Of the recovery room; none is told once the cluster runs."""
+
+
 class RegistryMessage(Message, frozen=True):
     """Of the registry."""
 
@@ -73,6 +77,8 @@ class ProbeRequested(MembershipMessage, frozen=True):
     sender: MemberInfo
     asked: Address | None = None
     """The address that was dialled; it may be an alias of the receiver's own."""
+    files: Name = ""
+    """Id of the cluster that the sender has files of, while it seeks; empty for none."""
 
 
 class ProbeAnswered(MembershipMessage, frozen=True):
@@ -83,6 +89,8 @@ class ProbeAnswered(MembershipMessage, frozen=True):
     master: MemberInfo | None
     asked: Address | None = None
     """Copied from the probe, so that the prober knows which dialled address this is."""
+    files: Name = ""
+    """As in ``ProbeRequested``, of the answerer."""
 
 
 class JoinRequested(MembershipMessage, frozen=True):
@@ -93,6 +101,8 @@ class JoinRequested(MembershipMessage, frozen=True):
     joiner: MemberInfo
     claim: int = 0
     """Number of the claim that this answers: the joiner was asked and is not joined yet."""
+    files: Name = ""
+    """Id of the cluster that the joiner has files of; empty for none."""
 
 
 class JoinersTold(MembershipMessage, frozen=True):
@@ -117,28 +127,10 @@ class JoinRefused(MembershipMessage, frozen=True):
     final: bool
     joiner: MemberId | None = None
     """Whom it is meant for; another process may listen at that address by now."""
-
-
-class NumbersAsked(msgspec.Struct, frozen=True, array_like=True):
-    """The master on the numbers of members: what is decided, what it asks, whom it gives what."""
-
-    numbering: Numbering
-    ballot: Ballot
-    """Nothing of a lower ballot may be accepted any more."""
-    proposal: NumberProposal | None = None
-    """What is to be accepted; None while the master asks what was accepted before."""
-    grants: tuple[NumberGrant, ...] = ()
-
-
-class NumbersTold(msgspec.Struct, frozen=True, array_like=True):
-    """A member on the numbers: its own, and how it stands to the next decision."""
-
-    number: int
-    """``NO_NUMBER`` while it waits for one."""
-    numbering: Numbering | None
-    promised: Ballot
-    accepted: NumberProposal | None = None
-    """Of the decision that follows ``numbering``."""
+    is_stale: bool = False
+    """The cluster has gone on without the joiner: it may come without its files."""
+    is_recovering: bool = False
+    """The cluster recovers: the joiner may come later, however long that takes."""
 
 
 class MembersPublished(MembershipMessage, frozen=True):
@@ -188,6 +180,9 @@ class SuspicionTold(MembershipMessage, frozen=True):
     the cluster there. The first decides between parts of equal weight."""
     partition_count: int = 0
     """Of the sender's cluster; 0 is unknown. A part with another one would refuse us for good."""
+    cluster_id: str = ""
+    is_recovering: bool = False
+    """Whether the sender's part comes back from its files: it has served nobody."""
 
 
 class ClaimRequested(MembershipMessage, frozen=True):
@@ -575,6 +570,12 @@ class VersionsTold(ReplicationMessage, frozen=True):
     replicas: tuple[ReplicaVersions, ...]
 
 
+class DiskTold(ReplicationMessage, frozen=True):
+    """The sender's disk takes nothing any more (``is_full``), or does again."""
+
+    is_full: bool
+
+
 class SyncRequested(ReplicationMessage, frozen=True):
     """Backup to primary: send these namespaces of a partition again."""
 
@@ -730,6 +731,59 @@ class QuestionAnswered(QuestionMessage, frozen=True):
     call: int
     document: bytes
     error: str = ""
+
+
+# -- recovery from files --------------------------------------------------------------------
+
+
+class FilesTold(msgspec.Struct, frozen=True, array_like=True):
+    """What cluster a member's files are of, as they were when it began."""
+
+    list: MemberList
+    image: TableImage
+    registry: tuple[RegistryEntry, ...]
+    numbering: Numbering | None = None
+
+
+class RecoveryTold(RecoveryMessage, frozen=True):
+    """A member of the recovery to its master, again and again until the recovery is over."""
+
+    files: FilesTold | None = None
+    """Until they are noted."""
+    list_version: int = 0
+    """Of the sender's member list."""
+    has_none: bool = False
+    """The sender has no files, or no longer."""
+    order: str = ""
+    """Name of the order that it has got."""
+    is_done: bool = False
+    """Whether that is carried out: all is loaded, or the files are set aside."""
+    damage: str = ""
+    """What is wrong with its files, with file and offset: it cannot load them."""
+    bytes_total: int = 0
+    bytes_loaded: int = 0
+
+
+class RecoveryNoted(RecoveryMessage, frozen=True):
+    """The answer to each ``RecoveryTold``: whether the files are noted, and how things stand."""
+
+    has_files: bool
+    word: RecoveryWord
+
+
+class RecoveryOrdered(RecoveryMessage, frozen=True):
+    """Load what these rows give you; who is not chosen sets its files aside."""
+
+    order: str
+    chosen: tuple[MemberId, ...]
+    """Whose files count."""
+    image: TableImage
+
+
+class RecoveryFailed(RecoveryMessage, frozen=True):
+    """The recovery is given up: everybody ends, with its files as they were."""
+
+    reason: str
 
 
 ANY_MESSAGE: Any = Union[  # noqa: UP007

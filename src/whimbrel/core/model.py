@@ -65,6 +65,46 @@ class ClusterState(enum.StrEnum):
         return self in (ClusterState.ACTIVE, ClusterState.NO_MIGRATION)
 
 
+class Recovery(msgspec.Struct, frozen=True):
+    """That a cluster comes back from its files: nobody serves, and at first nobody has rows."""
+
+    list_version: int
+    """Of the newest member list that any member's files have told of; what follows is of it."""
+    expected: tuple[MemberInfo, ...]
+    """Its data members, with the addresses that they had."""
+    state: ClusterState
+    """Its state, which will be the cluster's again."""
+    order: str = ""
+    """Empty until everybody has loaded; then the name of the order that gave the rows. They are in
+    force with the list that says so, and no other order is given any more."""
+    is_given_up: bool = False
+    """An operator has given the files up: everybody sets them aside (force start)."""
+
+
+class RecoveryPhase(enum.StrEnum):
+    """How far a recovery is."""
+
+    VALIDATING = "validating"
+    """Not everybody that is waited for has told what its files are of."""
+    LOADING = "loading"
+    STARTING = "starting"
+    """All have loaded, and learn that the rows are in force."""
+    FAILED = "failed"
+
+
+class RecoveryWord(msgspec.Struct, frozen=True, array_like=True):
+    """How a recovery stands, from its master to one member."""
+
+    phase: RecoveryPhase
+    missing: tuple[MemberId, ...]
+    """Who is expected and has not told of its files."""
+    bytes_total: int = 0
+    """What all other members load together."""
+    bytes_loaded: int = 0
+    reason: str = ""
+    """What it waits for, in words."""
+
+
 class MemberList(msgspec.Struct, frozen=True, dict=True):
     """The versioned member list, oldest first. The first member is the master (ADL, M2).
 
@@ -85,6 +125,10 @@ class MemberList(msgspec.Struct, frozen=True, dict=True):
     One that has come back stands among the members as well: what it holds in its seats was with
     the process that died, so it is a replica without data until it has been given them.
     """
+    recovery: Recovery | None = None
+    """While the cluster comes back from its files (docs/design/0017)."""
+    given_up: str = ""
+    """Id of the cluster whose files an operator gave up for this one (force start)."""
 
     def with_members(self, members: tuple[MemberInfo, ...]) -> MemberList:
         """The next list, with other members and everything else as it is.
@@ -92,7 +136,7 @@ class MemberList(msgspec.Struct, frozen=True, dict=True):
         Who is no longer among the members while joining is forbidden is missing (GCM-09).
         """
         missing = self.missing
-        if not self.state.join_allowed:
+        if not self.state.join_allowed and self.recovery is None:
             staying = {info.id for info in members}
             left = {info.id: info for info in self.members if info.id not in staying}
             earlier = tuple(info for info in missing if info.id not in left)
@@ -190,6 +234,28 @@ class NumberGrant(msgspec.Struct, frozen=True, array_like=True):
     to: Voter
     number: int
     end: int
+
+
+class NumbersAsked(msgspec.Struct, frozen=True, array_like=True):
+    """The master on the numbers of members: what is decided, what it asks, whom it gives what."""
+
+    numbering: Numbering
+    ballot: Ballot
+    """Nothing of a lower ballot may be accepted any more."""
+    proposal: NumberProposal | None = None
+    """What is to be accepted; None while the master asks what was accepted before."""
+    grants: tuple[NumberGrant, ...] = ()
+
+
+class NumbersTold(msgspec.Struct, frozen=True, array_like=True):
+    """A member on the numbers: its own, and how it stands to the next decision."""
+
+    number: int
+    """``NO_NUMBER`` while it waits for one."""
+    numbering: Numbering | None
+    promised: Ballot
+    accepted: NumberProposal | None = None
+    """Of the decision that follows ``numbering``."""
 
 
 class MigrationKind(enum.StrEnum):

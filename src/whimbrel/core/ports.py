@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from whimbrel.core.ids import PartitionId, Row
+from whimbrel.core.ids import PartitionId, ReplicaIndex, Row
 from whimbrel.core.messages import FragmentPart
 from whimbrel.core.model import MigrationInfo
+from whimbrel.core.persistence.metadata import ClusterFile
 
 
 class Export(Protocol):
@@ -55,5 +56,52 @@ class FragmentHost(Protocol):
         (FN-9); releases acknowledgements expected from former backups.
         """
 
+    def when_durable(self, then: Callable[[], None]) -> None:
+        """Call this once all that has happened so far is on our disk, at once without one."""
+
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         """Partitions in whose rows we stand, back in our seats, without their data (GCM-09)."""
+
+
+class FilesHost(Protocol):
+    """What a recovery needs of the files of this member: implemented by the persistence room.
+
+    Attributes:
+        is_enabled: Whether this member keeps files at all.
+        found: What its files were of when it began; None when there were none, when it had left
+            with nothing behind, and once they are set aside.
+        bytes_total: What the present load reads, 0 before it is known.
+        bytes_loaded: How much of that is read.
+        on_loaded: Called once all that was last asked for is loaded; set by the recovery room.
+        on_damaged: Called with a sentence that names file and offset; set by the recovery room.
+    """
+
+    is_enabled: bool
+    found: ClusterFile | None
+    bytes_total: int
+    bytes_loaded: int
+    on_loaded: Callable[[], None]
+    on_damaged: Callable[[str], None]
+
+    def load(self, wanted: Mapping[PartitionId, ReplicaIndex]) -> None:
+        """Bring the fragments of these partitions back, as far as our index asks for them.
+
+        They are held and not served: there are no rows yet. Asked again it begins anew, and tells
+        of the last one only.
+        """
+
+    def set_aside(self, then: Callable[[], None]) -> None:
+        """Move all files out of the way; what was loaded is held no longer.
+
+        ``then`` is called when that is done: ``found`` is None. Asked again it is not done twice,
+        and both are told.
+        """
+
+    def follow(self) -> None:
+        """What was loaded changes from now on, and is written when the cluster runs.
+
+        Others may run before this member does, and send it their changes.
+        """
+
+    def began(self) -> None:
+        """The cluster runs with us: write from now on."""

@@ -93,6 +93,8 @@ class Registry:
         self.completed: list[object] = []
         """Tokens of announcements that every member has; drained by the serving layer."""
         self.on_changed: RegistryHook = lambda _entry, _before: None
+        self.when_durable: Callable[[Callable[[], None]], None] = lambda then: then()
+        """Calls back once all that has happened so far is on our disk; at once without one."""
 
     # -- looking --------------------------------------------------------------------------
 
@@ -180,6 +182,12 @@ class Registry:
         self._tell(news, self._ctx.others(), None)
         return bool(news)
 
+    def restore(self, entries: Sequence[RegistryEntry]) -> None:
+        """Take what files of members know, marks of what was destroyed included; tell everybody."""
+        for entry in entries:
+            self._merge(entry)
+        self._tell(self._sorted(), self._ctx.others(), None)
+
     def alive(self) -> list[RegistryEntry]:
         """All live entries, by kind and key."""
         return [entry for entry in self._sorted() if entry.alive]
@@ -207,7 +215,7 @@ class Registry:
         """Announce in pieces; the token is done when all pieces are."""
         if not to or not entries:
             if token is not None:
-                self.completed.append(token)
+                self._complete(entries, token)
             return
         self._announce(entries, to, _Batch(token))
 
@@ -226,6 +234,25 @@ class Registry:
             self._ctx.broadcast(RegistryTold(call, piece), to)
         if not self._ctx.is_armed(RETRY_TIMER):
             self._ctx.arm(RETRY_TIMER, self._ctx.settings.call_timeout_us)
+
+    def _complete(self, entries: Sequence[RegistryEntry], token: object) -> None:
+        self._once_kept(entries, lambda: self.completed.append(token))
+
+    def _once_kept(self, entries: Sequence[RegistryEntry], then: Callable[[], None]) -> None:
+        """Go on once our disk has what somebody waits for: destructions, and Compact schemas.
+
+        That a structure exists is known again by what is in it.
+        """
+        if all(entry.alive and is_structure(entry) for entry in entries):
+            then()
+            return
+        cause = self._ctx.cause
+
+        def go_on() -> None:
+            self._ctx.resume(cause)
+            then()
+
+        self.when_durable(go_on)
 
     def _merge(self, entry: RegistryEntry) -> bool:
         """Take what is newer: of the fact and, by itself, of the destruction.
@@ -258,7 +285,8 @@ class Registry:
                 self._merge(entry)
             if message.call:
                 clock = self._clock if is_overtaken else 0
-                self._ctx.send(sender, RegistryAnswered(message.call, clock))
+                answer = RegistryAnswered(message.call, clock)
+                self._once_kept(message.entries, lambda: self._ctx.send(sender, answer))
         elif isinstance(message, RegistryAnswered):
             self._clock = max(self._clock, message.overtaken)
             self._answered(message.call, sender, is_overtaken=message.overtaken > 0)
@@ -296,6 +324,10 @@ class Registry:
         """The old master may have died before it told a newcomer everything: tell all."""
         self._tell(self._sorted(), self._ctx.others(), None)
 
+    def entries(self) -> tuple[RegistryEntry, ...]:
+        """All that is known, what was destroyed as well, by kind and key."""
+        return tuple(self._sorted())
+
     def _sorted(self) -> list[RegistryEntry]:
         return [self._entries[key] for key in sorted(self._entries)]
 
@@ -324,7 +356,7 @@ class Registry:
             self._destroy_again(announcement)
         batch.remaining -= 1
         if batch.token is not None and not batch.remaining:
-            self.completed.append(batch.token)
+            self._complete(announcement.entries, batch.token)
         if not self._announcements:
             self._ctx.disarm(RETRY_TIMER)
 

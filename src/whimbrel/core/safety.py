@@ -202,6 +202,8 @@ class Safety:
 
     def not_serving_because(self) -> str:
         """Why clients are not served here, or not for long; empty when they are."""
+        if self._ctx.members.recovery is not None:
+            return "the cluster is coming back from its files"
         if not self._membership.is_joined:
             return "the member is on no list"
         return "the member is leaving" if self._membership.leave.is_wanted else ""

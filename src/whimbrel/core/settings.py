@@ -18,6 +18,14 @@ CLUSTER_SIZE_MAX = 65_000
 DEFAULT_PATTERN = "default"
 """The pattern of all structures of a kind that no other one fits."""
 Protects = Literal["write", "read", "read_write"]
+Fsync = Literal["always", "interval", "off"]
+"""When changes are made durable (APR-04, APR-05): before a write is answered, once in an interval,
+or when the operating system likes."""
+RecoveryPolicy = Literal[
+    "FULL_RECOVERY_ONLY", "PARTIAL_RECOVERY_MOST_RECENT", "PARTIAL_RECOVERY_MOST_COMPLETE"
+]
+"""With whom a cluster goes on from its files (PIM-37 to PIM-39): with all its members alone, with
+those of the newest table, or with the largest group of equal tables."""
 
 S = TypeVar("S", bound="StructureSettings")
 
@@ -63,7 +71,17 @@ class ProtectedSettings(StructureSettings, frozen=True, kw_only=True):
     ) = None
 
 
-class PartitionedSettings(ProtectedSettings, frozen=True):
+class StoredSettings(ProtectedSettings, frozen=True, kw_only=True):
+    """Of a kind whose structures may lie on the members' disks."""
+
+    persistent: Annotated[
+        bool,
+        Meta(description="Whether these are kept on disk, where persistence.enabled is true"),
+    ] = True
+    fsync: Annotated[Fsync, Meta(description="As persistence.fsync, for these alone")] | None = None
+
+
+class PartitionedSettings(StoredSettings, frozen=True):
     """Of a kind whose structures lie in partitions and have backups."""
 
     backup_count: Annotated[
@@ -103,6 +121,25 @@ class PartitionedSettings(ProtectedSettings, frozen=True):
                 f"{where}.min_in_sync ({self.min_in_sync}) must not be above {where}.backup_count "
                 f"({self.backup_count}): no write could ever be admitted",
             )
+
+
+class PersistenceSettings(msgspec.Struct, frozen=True):
+    """What is kept on disk, and what becomes of it at a start."""
+
+    enabled: bool = False
+    fsync: Fsync = "interval"
+    """Of structures that have none of their own."""
+    fsync_interval_us: int = 100_000
+    recovery_policy: RecoveryPolicy = "FULL_RECOVERY_ONLY"
+    validation_timeout_us: int = 120_000_000
+    """From the start of a recovery until everybody expected is there (APR-08)."""
+    data_load_timeout_us: int = 900_000_000
+    """From the choice of a table until everybody has loaded (APR-10)."""
+    auto_remove_stale_data: bool = True
+    """Whether a member that its cluster has gone on without sets its files aside (APR-14) instead
+    of refusing to start (APR-15)."""
+    segment_bytes: int = 8_388_608
+    """Size of a file of the log at which the next one is begun."""
 
 
 class CoreSettings(msgspec.Struct, frozen=True):
@@ -174,6 +211,8 @@ class CoreSettings(msgspec.Struct, frozen=True):
     split_brain_protects: str = "write"
     """What is refused then: ``write``, ``read`` or ``read_write``, unless a map has its own."""
 
+    persistence: PersistenceSettings = PersistenceSettings()
+
     history_max: int = 100
     events_max: int = 1_000
 
@@ -190,6 +229,20 @@ class CoreSettings(msgspec.Struct, frozen=True):
         kind, name = split_namespace(namespace)
         entries = [entry for entry in self.partitioned() if entry.kind == kind]
         return _fitting(entries, name) or PartitionedSettings(DEFAULT_PATTERN)
+
+    def is_persistent(self, namespace: Namespace) -> bool:
+        """Whether a structure that lies in partitions is kept on disk, too."""
+        return self.persistence.enabled and self.structure_of(namespace).persistent
+
+    def fsync_of(self, namespace: Namespace) -> Fsync:
+        """When changes of a structure that is persistent are made durable.
+
+        What its pattern leaves open is as for all others of its kind, then as for the cluster.
+        """
+        kind = split_namespace(namespace)[0]
+        entries = [entry for entry in self.partitioned() if entry.kind == kind]
+        shared = (entry.fsync for entry in entries if entry.pattern == DEFAULT_PATTERN)
+        return self.structure_of(namespace).fsync or next(shared, None) or self.persistence.fsync
 
     def partitioned(self) -> list[PartitionedSettings]:
         """The settings of structures that lie in partitions."""

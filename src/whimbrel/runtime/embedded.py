@@ -62,6 +62,7 @@ class Member:
 
         Raises:
             ConfigError: The configuration is refused, or a port is in use.
+            DataDirectoryError: What lies in the data directory is damaged or another cluster's.
             OperationError: The member has not joined in time, or gave up.
         """
         if config is None or isinstance(config, Mapping):

@@ -15,6 +15,7 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ import msgspec
 from whimbrel.config import Config, RuntimeSettings, parse_address
 from whimbrel.core.effects import (
     ArmTimer,
+    DiskWork,
     Expelled,
     Joined,
     LinkUnwanted,
@@ -32,8 +34,15 @@ from whimbrel.core.effects import (
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.role_change import Then
 from whimbrel.core.model import MemberInfo, structures_in_words
-from whimbrel.core.stimuli import LeaveWanted, Started, Stimulus, TimerFired
-from whimbrel.errors import IllegalStateError, OperationError
+from whimbrel.core.stimuli import (
+    DiskDone,
+    DiskFailed,
+    LeaveWanted,
+    Started,
+    Stimulus,
+    TimerFired,
+)
+from whimbrel.errors import IllegalStateError, InvariantViolation, OperationError
 from whimbrel.runtime.clients import Acceptor, EngineScope
 from whimbrel.runtime.clock import now_us, wall_ms
 from whimbrel.runtime.identity import Identity, open_identity
@@ -46,6 +55,8 @@ from whimbrel.runtime.subscriptions import Subscriptions
 from whimbrel.runtime.timers import Timers
 from whimbrel.serving.engine import Engine
 from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
+from whimbrel.storage.disk import Disk
+from whimbrel.storage.writer import DiskThread
 from whimbrel.structures.kinds import KINDS
 from whimbrel.wire.links import Greeting, encode_greeting
 
@@ -81,6 +92,7 @@ class Node:
         admin: AdminStarter | None = None,
         logger: Logger | None = None,
         on_ready: Callable[[Node], None] | None = None,
+        on_recovering: Callable[[Node], None] | None = None,
     ) -> None:
         """Prepare; nothing is opened before ``start``.
 
@@ -89,6 +101,8 @@ class Node:
             admin: Starts the admin server; without one no admin port is opened.
             logger: Where notes go; by default lines on stderr.
             on_ready: Called once, when ``ready`` is done.
+            on_recovering: Called once, when files were found from which the cluster is to recover;
+                ``ready`` is done later.
         """
         self.config = config
         self.settings: RuntimeSettings = config.runtime
@@ -109,6 +123,7 @@ class Node:
         """What stopped the member, when its engine broke."""
         self._admin = admin
         self._on_ready = on_ready
+        self._on_recovering = on_recovering
         self._has_joined = False
         self._ready_by_s = 0.0
         """When ``ready`` is waited for no longer; counted from joining."""
@@ -119,6 +134,8 @@ class Node:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._asked: dict[int, asyncio.Future[Answered]] = {}
         self._server: asyncio.AbstractServer | None = None
+        self._disk: DiskThread | None = None
+        """Writes to the data directory, where the member keeps more there than its identity."""
         self._tick: asyncio.TimerHandle | None = None
         self._tick_due_s = 0.0
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -128,6 +145,7 @@ class Node:
             Answered: self._answered,
             EventsTold: self._events_told,
             ArmTimer: self._arm,
+            DiskWork: self._disk_work,
             Note: self.note,
             LinkWanted: self._link_wanted,
             LinkUnwanted: self._link_unwanted,
@@ -143,6 +161,7 @@ class Node:
 
         Raises:
             ConfigError: A port or the data directory cannot be used. Nothing stays open.
+            DataDirectoryError: What lies in the data directory cannot. Nothing stays open.
         """
         self.loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[Stopped] = self.loop.create_future()
@@ -151,9 +170,16 @@ class Node:
         self.ports: Ports = open_ports(self.settings, self._admin is not None)
         with contextlib.ExitStack() as undo:
             undo.callback(self.ports.close)
-            self.identity: Identity = open_identity(self.settings.data_dir, self.cluster_name)
+            self.identity: Identity = open_identity(
+                self.settings.data_dir,
+                self.cluster_name,
+                keeps_data=self.config.core.persistence.enabled,
+            )
             undo.callback(self.identity.release)
             self._build()
+            self._disk = self._open_disk()
+            if self._disk is not None:
+                undo.callback(self._disk.close, 0.0)
             self._server = await self.loop.create_server(
                 self.acceptor.new_connection, sock=self.ports.data
             )
@@ -210,8 +236,10 @@ class Node:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        has_disk_ended = await self._close_disk()
         self.ports.close()
-        self.identity.release()
+        if has_disk_ended:  # else the lock stays ours until the process has ended
+            self.identity.release()
         for future in self._asked.values():
             future.cancel()
         await asyncio.sleep(0)  # lets the transports say goodbye
@@ -224,6 +252,18 @@ class Node:
             await asyncio.sleep(DRAIN_STEP_US / 1_000_000)
         for transport in transports:
             transport.abort()
+
+    async def _close_disk(self) -> bool:
+        """Let what was to be written be written, for a bounded time; whether that is over."""
+        disk, self._disk = self._disk, None
+        if disk is None:
+            return True
+        timeout_s = self.settings.stop_timeout_us / 1_000_000
+        has_ended = await asyncio.to_thread(disk.close, timeout_s)
+        if not has_ended:
+            text = "the disk is busy; the last that was to be written may not be on it"
+            self.note(Note("error", "disk_cut", {"waited_s": timeout_s, "text": text}))
+        return has_ended
 
     # -- what others ask ------------------------------------------------------------------
 
@@ -418,6 +458,15 @@ class Node:
     def _arm(self, output: ArmTimer) -> None:
         self.timers.arm(output)
 
+    def _disk_work(self, output: DiskWork) -> None:
+        if self._disk is None:
+            raise InvariantViolation("only a member that has a disk asks anything of it")
+        self._disk.submit(output, partial(self._disk_answered, self.engine))
+
+    def _disk_answered(self, asker: Engine, answer: DiskDone | DiskFailed) -> None:
+        if asker is self.engine:  # else it was expelled meanwhile; works are numbered per engine
+            self.stimulate(answer)
+
     def _link_wanted(self, output: LinkWanted) -> None:
         self.links.want(output.member, output.address)
 
@@ -494,6 +543,8 @@ class Node:
             "reason": output.reason,
             "exit_status": output.exit_status,
         }
+        if self.config.core.persistence.enabled:
+            fields["data_dir"] = self.settings.data_dir
         self.note(Note(level, "ended", fields, cause=output.cause))
         self.links.flush()
         self.stopped.set_result(output)
@@ -519,6 +570,12 @@ class Node:
         self.engine.questions.documents["events"] = self._events_document
         if self.subscriptions.any:
             self._listen(True)
+
+    def _open_disk(self) -> DiskThread | None:
+        if not self.config.core.persistence.enabled or self.identity.folder is None:
+            return None
+        disk = Disk(self.identity.folder)
+        return DiskThread(disk, self.loop.call_soon_threadsafe, self.crashed)
 
     def _advertised(self) -> Address:
         port = self.ports.data_port
@@ -548,7 +605,14 @@ class Node:
         self._tick_due_s = self.loop.time() + TICK_S
         self._tick = self.loop.call_later(TICK_S, self._on_tick)
         with self.engine_scope:
+            self._look_recovering()
             self._look_ready()
+
+    def _look_recovering(self) -> None:
+        """Say once that files were found; what becomes of them is the cluster's affair."""
+        if self._on_recovering is not None and self.engine.member.persistence.found is not None:
+            tell, self._on_recovering = self._on_recovering, None
+            tell(self)
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)

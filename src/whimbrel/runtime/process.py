@@ -32,8 +32,17 @@ FILES_WANTED = 65_536
 
 def announce(node: Node) -> None:
     """Print the ready line."""
+    _print_member_line(node, "ready")
+
+
+def announce_recovery(node: Node) -> None:
+    """Print the line of a member that has found files and waits for its cluster to recover."""
+    _print_member_line(node, "recovering")
+
+
+def _print_member_line(node: Node, event: str) -> None:
     line: dict[str, object] = {
-        "event": "ready",
+        "event": event,
         "uuid": node.member_id,
         "port": node.ports.data_port,
         "admin": node.ports.admin_port,
@@ -58,8 +67,9 @@ def run_member(
 ) -> int:
     """Run one member in the foreground until it has left or was stopped.
 
-    By default prints one JSON line when the member serves and has its replicas. The first SIGTERM
-    or SIGINT hands over all data and leaves, a second one stops at once.
+    By default prints one JSON line when the member serves and has its replicas, and one before
+    that when it has found files from which its cluster is to recover. The first SIGTERM or SIGINT
+    hands over all data and leaves, a second one stops at once.
 
     Args:
         config: The configuration.
@@ -72,6 +82,7 @@ def run_member(
 
     Raises:
         ConfigError: A port or the data directory cannot be used; nothing was printed.
+        DataDirectoryError: What lies in the data directory cannot; nothing was printed.
     """
     _raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -91,7 +102,7 @@ async def _run(config: Config, admin: AdminStarter | None, on_ready: Callable[[N
         on_ready(node)
         node.loop.call_soon(_settle)
 
-    node = Node(config, admin=admin, logger=logger, on_ready=ready)
+    node = Node(config, admin=admin, logger=logger, on_ready=ready, on_recovering=announce_recovery)
     with _Signals(node) as signals:
         await node.start()
         signals.started()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from whimbrel.core.ids import MemberId, Namespace, Row, split_namespace
+from whimbrel.core.ids import MemberId, Namespace, Row, namespace_of, split_namespace
 from whimbrel.core.member import Member
 from whimbrel.core.model import NO_NUMBER, ClusterState
 from whimbrel.core.registry import backups_of
@@ -90,6 +90,9 @@ class Documents:
             "compare": self.compare,
             "losses": self.losses,
             "see_losses": self.see_losses,
+            "recovery": self.recovery,
+            "recovery.force_start": self.force_start,
+            "recovery.partial_start": self.partial_start,
             "promote": roles.promote,
             "demote": roles.demote,
             "role": roles.role,
@@ -181,15 +184,21 @@ class Documents:
         return {"current": current, "history": list(migrations.reporter.finished)}
 
     def structures(self, _: bytes = b"") -> object:
-        """The live structures with their synchronous and asynchronous backups, by kind and name."""
+        """The live structures with their synchronous and asynchronous backups, by kind and name.
+
+        And whether this member keeps them on disk, too; what lies in no partition is on none.
+        """
+        member = self._member
         return [
             {
                 "name": entry.key,
                 "kind": entry.kind,
                 "backups": sum(backups_of(entry)),
                 "async_backups": backups_of(entry)[1],
+                "persistent": entry.kind in member.services
+                and member.ctx.settings.is_persistent(namespace_of(entry.kind, entry.key)),
             }
-            for entry in self._member.registry.structures()
+            for entry in member.registry.structures()
         ]
 
     def sizes(self, arguments: bytes) -> object:
@@ -232,8 +241,6 @@ class Documents:
         """What this member's table says is lost and no operator has seen."""
         marks = self._member.migrations.losses
         return losses.document_of(marks.name(), marks.unseen())
-
-    # -- dry runs and orders --------------------------------------------------------------
 
     def plan(self, arguments: bytes) -> object:
         """What a join, a leave or a crash would move; changes nothing (FN-17).
@@ -311,6 +318,29 @@ class Documents:
             raise UsageError("this member is not the master, or not yet")
         is_same = migrations.see_losses(order.name)
         return {"same": is_same, "done": is_same and migrations.is_published()}
+
+    def recovery(self, _: bytes = b"") -> object:
+        """How the recovery of the cluster stands, as this member knows; null when there is none."""
+        return self._member.recovery.document()
+
+    def force_start(self, _: bytes = b"") -> object:
+        """As master, have everybody set its files aside and begin empty.
+
+        Raises:
+            IllegalStateError: Nothing recovers, or it is too late, or this is not the master.
+        """
+        self._member.recovery.force_start()
+        return {"ordered": True}
+
+    def partial_start(self, _: bytes = b"") -> object:
+        """As master, go on from files with the members that are here.
+
+        Raises:
+            IllegalStateError: Nothing recovers, the policy is to wait for all, or this is not the
+                master.
+        """
+        self._member.recovery.partial_start()
+        return {"ordered": True}
 
     def compare(self, _: bytes = b"") -> object:
         """Order this member to have its replicas compared now; ``readiness`` tells the outcome."""

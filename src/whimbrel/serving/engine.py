@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from whimbrel.core.effects import (
     ArmTimer,
+    DiskWork,
     Effect,
     Expelled,
     Joined,
@@ -281,7 +282,15 @@ class Engine:
             case MembersChanged():
                 server.views.members_changed()
                 server.greet_newcomers()
-            case ArmTimer() | Note() | LinkWanted() | LinkUnwanted() | Joined() | Expelled():
+            case (
+                ArmTimer()
+                | DiskWork()
+                | Note()
+                | LinkWanted()
+                | LinkUnwanted()
+                | Joined()
+                | Expelled()
+            ):
                 server.outputs.append(effect)
             case Stopped():
                 self._report_unmerged(effect)

@@ -10,6 +10,7 @@ import msgspec
 
 from whimbrel.core.effects import (
     ArmTimer,
+    DiskWork,
     Expelled,
     Joined,
     LinkUnwanted,
@@ -87,6 +88,7 @@ Output = (
     | Answered
     | EventsTold
     | ArmTimer
+    | DiskWork
     | Note
     | LinkWanted
     | LinkUnwanted

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import partial
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.member import Member
@@ -81,6 +82,7 @@ class Server(Hub):
     def __init__(self, member: Member) -> None:
         super().__init__(member)
         self._partitions = self.dataplane.partitions
+        self._persistence = member.persistence
         self._partition_count = len(self._partitions)
         self._happened = self.dataplane.events.happened
         self.operations = Operations()
@@ -382,9 +384,10 @@ class Server(Hub):
             else:
                 self.scatter.on_overdue(call)
         self.calls.tick()
-        for service in self.member.services.values():
-            service.sweep(self.ctx.wall_ms, SWEEP_PER_TICK)
-        self.presence.tick()
+        if self.ctx.members.recovery is None:  # else backups may not know yet that they are some
+            for service in self.member.services.values():
+                service.sweep(self.ctx.wall_ms, SWEEP_PER_TICK)
+            self.presence.tick()
 
     def _can_go_on(self, partition_id: PartitionId) -> bool:
         partition = self._partitions[partition_id]
@@ -421,9 +424,22 @@ class Server(Hub):
         if dataplane.outgoing.has_backups:
             for member, payload in dataplane.outgoing.take_backups():
                 outputs.append(ToPeer(member, BULK, BACKUPS, payload))
-        if dataplane.incoming.owes_acks:
-            owed = dataplane.incoming.take_acks()
-            outputs += [ToPeer(member, BULK, ACKS, payload) for member, payload in owed]
+        if dataplane.incoming.owes_acks or self._persistence.log is not None:
+            self._flush_acks()
+
+    def _flush_acks(self) -> None:
+        """Acknowledge what came from primaries; with a disk, what is there or need not be there."""
+        owed, disk = self.dataplane.incoming.take_acks(), self._persistence.log
+        if disk is not None:
+            owed = [one for one in owed if not disk.hold_back(partial(self._release_ack, *one))]
+            disk.flush()
+        self.outputs += [ToPeer(member, BULK, ACKS, payload) for member, payload in owed]
+
+    def _release_ack(self, member: MemberId, payload: bytes, is_kept: bool) -> None:
+        """Send an acknowledgement; one of what the disk did not take says so."""
+        if not is_kept:
+            payload = self.dataplane.incoming.refuse_held(member, payload)
+        self.outputs.append(ToPeer(member, BULK, ACKS, payload))
 
     def _take_completed(self) -> None:
         """Send the replies whose backups are there; tell what became of the others."""
@@ -466,9 +482,18 @@ class Server(Hub):
             listeners.tell_news()
 
     def _take_notifications(self) -> None:
-        """Tell clients whose calls we have backed up; those not connected here by the primary."""
+        """Clients whose calls we have backed up hear of it once that is on our disk, if it must."""
+        backed_up = self.dataplane.incoming.take_notifications()
+        disk = self._persistence.log
+        if disk is None or not disk.hold_back(partial(self._tell_backups, backed_up)):
+            self._tell_backups(backed_up, True)
+
+    def _tell_backups(self, backed_up: list[tuple[bytes, int, MemberId]], is_kept: bool) -> None:
+        """Tell clients of backups; those that are not connected here by the primary."""
+        if not is_kept:
+            return
         notices: dict[MemberId, list[bytes]] = {}
-        for client_id, correlation, primary in self.dataplane.incoming.take_notifications():
+        for client_id, correlation, primary in backed_up:
             if not self._tell_backup_done(client_id, correlation):
                 notice = _BACKUP_NOTICE.pack(client_id, correlation)
                 notices.setdefault(primary, []).append(notice)

@@ -24,6 +24,8 @@ from whimbrel.core.model import (
     MigrationInfo,
     Numbering,
     NumberProposal,
+    NumbersAsked,
+    NumbersTold,
 )
 from whimbrel.core.registry import SCHEMA_KIND, VALUE_BYTES_MAX, backups_of
 from whimbrel.errors import ProtocolError
@@ -52,7 +54,10 @@ def validate(message: Message, partition_count: int, kinds: Collection[str]) -> 
             or a registry entry that means nothing. Its ``reason`` says which.
     """
     if isinstance(message, m.RegistryTold):
-        _check_entries(message, kinds)
+        _check_entries(message.entries, kinds)
+        return
+    if isinstance(message, m.RecoveryTold):
+        _check_files(message.files, kinds)
         return
     check = _CHECKS.get(type(message))
     if check is not None:
@@ -83,7 +88,8 @@ def _check_joiners(message: m.JoinersTold | m.JoinersNoted, _: int) -> None:
 
 
 def _check_list(members: MemberList) -> None:
-    for infos in (members.members, members.missing):
+    expected = () if members.recovery is None else members.recovery.expected
+    for infos in (members.members, members.missing, expected):
         _demand(len(infos) <= MEMBERS_MAX, "too many members in a list", "member_list")
         ids = dict.fromkeys(info.id for info in infos)
         _demand(len(ids) == len(infos), "a list names a member twice", "member_list")
@@ -91,8 +97,9 @@ def _check_list(members: MemberList) -> None:
             _check_member(info)
     is_state = members.state is not ClusterState.IN_TRANSITION
     _demand(is_state, "a list in the state IN_TRANSITION", "member_list")
-    if members.cluster_id:
-        uuid_bytes(members.cluster_id)
+    for cluster in (members.cluster_id, members.given_up):
+        if cluster:
+            uuid_bytes(cluster)
 
 
 def _check_numbering(numbering: Numbering) -> None:
@@ -111,7 +118,7 @@ def _check_proposal(before: Numbering, proposal: NumberProposal | None) -> None:
         _demand(is_next, "a decision that does not follow", "member_numbers")
 
 
-def _check_asked(asked: m.NumbersAsked | None) -> None:
+def _check_asked(asked: NumbersAsked | None) -> None:
     if asked is None:
         return
     _check_numbering(asked.numbering)
@@ -122,7 +129,7 @@ def _check_asked(asked: m.NumbersAsked | None) -> None:
         _demand(is_in_range, "a number that no member has", "member_numbers")
 
 
-def _check_told(told: m.NumbersTold | None) -> None:
+def _check_told(told: NumbersTold | None) -> None:
     if told is None:
         return
     _demand(NO_NUMBER <= told.number < NUMBERS_END, "no member's number", "member_numbers")
@@ -162,8 +169,17 @@ def _check_partitions(partitions: Iterable[int], partition_count: int) -> None:
         _demand(0 <= pid < partition_count, f"there is no partition {pid}", "partition_id")
 
 
-def _check_entries(message: m.RegistryTold, kinds: Collection[str]) -> None:
-    for entry in message.entries:
+def _check_files(files: m.FilesTold | None, kinds: Collection[str]) -> None:
+    if files is None:
+        return
+    _check_list(files.list)
+    _check_entries(files.registry, kinds)
+    if files.numbering is not None:
+        _check_numbering(files.numbering)
+
+
+def _check_entries(entries: Iterable[m.RegistryEntry], kinds: Collection[str]) -> None:
+    for entry in entries:
         _demand(0 <= entry.clock <= CLOCK_MAX, "an impossible registry clock", "registry_entry")
         _demand(0 < len(entry.key) <= KEY_LENGTH_MAX, "a registry key's length", "registry_entry")
         _demand(len(entry.value) <= VALUE_BYTES_MAX, "a registry value's length", "registry_entry")

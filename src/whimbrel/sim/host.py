@@ -15,6 +15,7 @@ import msgspec
 
 from whimbrel.core.effects import (
     ArmTimer,
+    DiskWork,
     Expelled,
     Joined,
     LinkUnwanted,
@@ -25,10 +26,27 @@ from whimbrel.core.effects import (
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo
-from whimbrel.core.stimuli import LeaveWanted, Received, Started, Stimulus, TimerFired
+from whimbrel.core.stimuli import (
+    DiskDone,
+    DiskFailed,
+    LeaveWanted,
+    Received,
+    Started,
+    Stimulus,
+    TimerFired,
+)
 from whimbrel.errors import InvariantViolation, ProtocolError
 from whimbrel.serving.engine import Engine
-from whimbrel.serving.outputs import Answered, CloseClient, EventsTold, ToAddress, ToClient, ToPeer
+from whimbrel.serving.outputs import (
+    Answered,
+    CloseClient,
+    EventsTold,
+    ToAddress,
+    ToClient,
+    ToPeer,
+)
+from whimbrel.sim.disk import SimDisk
+from whimbrel.sim.disk_works import DiskWorks
 from whimbrel.sim.links import LINGER_US, AddressLinks, PeerLink
 from whimbrel.sim.network import Network, Pipe
 from whimbrel.wire import links as wire_links
@@ -42,6 +60,8 @@ if TYPE_CHECKING:
 
 BACKLOG_MAX = 200_000
 """Events a paused member may have waiting; sockets would have pushed back long before."""
+CRASHED = "crash"
+"""Why a process ended that was killed."""
 EXPELLED = "expelled"
 """Why an incarnation ended that is followed by another one of the same process."""
 
@@ -148,6 +168,7 @@ class Host:
         self.address_links = AddressLinks(self)
         self.clients: dict[int, ClientConnection] = {}
         self.exit_status: int | None = None
+        self.works = DiskWorks(self, world.scheduler, partial(world.entropy.of, f"disk-{name}"))
         self.stimulus: Stimulus | None = None
         """What the engine is handling right now; rules ask for it."""
         self._backlog: deque[Call] = deque()
@@ -163,6 +184,11 @@ class Host:
         if self.engine is None:
             raise LookupError(f"{self.name} is not running")
         return self.engine.member
+
+    @property
+    def disk(self) -> SimDisk:
+        """The disk of this place."""
+        return self.works.disk
 
     @property
     def is_condemned(self) -> bool:
@@ -233,6 +259,7 @@ class Host:
         if not self.is_up:
             return
         self.world.host_ending(self, reason)
+        self.works.process_ends(is_killed=reason == CRASHED, is_last=reason != EXPELLED)
         self.incarnation += 1
         self.is_up = self.joined = self.is_paused = self.is_leaving = False
         self.engine = None
@@ -262,7 +289,9 @@ class Host:
     def crash(self, silent: bool = False) -> None:
         """Kill the process (``kill -9``), or the whole machine with it (``silent``)."""
         self.is_silent = silent
-        self.end("crash", keep_sent=False)
+        self.end(CRASHED, keep_sent=False)
+        if silent:
+            self.works.lose_power()
         self.world.break_links_to(self, notice=not silent)
 
     @property
@@ -508,10 +537,26 @@ class Host:
         if engine is None:
             return
         incarnation = self.incarnation
-        for output in engine.take_outputs():
+        outputs = engine.take_outputs()
+        for position, output in enumerate(outputs):
             PERFORM[type(output)](self, output)
             if self.incarnation != incarnation:
+                if isinstance(output, Stopped):  # it writes what it asked for in the same turn
+                    self.works.carry_out(outputs[position + 1 :])
                 return
+
+    def _disk_work(self, output: DiskWork) -> None:
+        self.works.take(output)
+
+    def disk_turn(self, incarnation: int) -> None:
+        """The time of a work is over: it is carried out, unless the process stands still."""
+        if incarnation == self.incarnation:
+            self._submit(self.works.do_next, (), False)
+
+    def disk_answered(self, incarnation: int, answer: DiskDone | DiskFailed) -> None:
+        """The process hears of a work."""
+        if incarnation == self.incarnation:
+            self.stimulate(answer)
 
     def _to_peer(self, output: ToPeer) -> None:
         link = self.links.get(output.peer)
@@ -585,6 +630,7 @@ class Host:
 
     def _joined(self, output: Joined) -> None:
         self.joined = True
+        self.world.served()
         self.world.trace.mark(self.world.now_us, self.name, "joined", cause=output.cause)
 
     def _expelled(self, output: Expelled) -> None:
@@ -619,6 +665,7 @@ PERFORM: dict[type, Callable[[Host, Any], None]] = {
     Answered: Host._answered,
     EventsTold: Host._events_told,
     ArmTimer: Host._arm,
+    DiskWork: Host._disk_work,
     Note: Host._note,
     LinkWanted: Host._link_wanted,
     LinkUnwanted: Host._link_unwanted,
@@ -655,6 +702,8 @@ def describe(stimulus: Stimulus) -> tuple[str, str]:
         return type(message).__name__, f"{stimulus.sender[:8]} {subject_of(message)}"
     if isinstance(stimulus, TimerFired):
         return "timer", stimulus.key
+    if isinstance(stimulus, DiskDone | DiskFailed):
+        return type(stimulus).__name__, f"work {stimulus.number}"
     member = getattr(stimulus, "member", None)
     return type(stimulus).__name__, "" if member is None else member[:8]
 

@@ -13,6 +13,7 @@ import msgspec
 from whimbrel.core.settings import CoreSettings
 from whimbrel.sim.entropy import Entropy, coin, log_uniform, pick
 from whimbrel.sim.network import NetworkProfile
+from whimbrel.sim.persisted import draw_persistence
 from whimbrel.sim.structures.configured import MAPS_ONLY, configured
 from whimbrel.structures.map.settings import MapSettings
 
@@ -87,6 +88,8 @@ class Profile(msgspec.Struct, frozen=True):
     connect all."""
     keeps_identity: bool = False
     """A process that starts again is who it was, as with a data directory."""
+    disks: bool = False
+    """Members keep what they hold on disk, and come back with it (``persisted``)."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -155,7 +158,9 @@ class Plan(msgspec.Struct, frozen=True):
         settings = self.settings
         copies = settings.partition_count * (1 + self.backup_count + self.async_backup_count)
         migration_us = copies * 2 * (settings.migration_interval_us + 20_000)
-        return (
+        disks = settings.persistence
+        files_us = 2 * disks.validation_timeout_us + disks.data_load_timeout_us
+        return (files_us if disks.enabled else 0) + (
             2 * settings.heartbeat_timeout_us
             + settings.claim_timeout_us
             + settings.join_timeout_us // 4
@@ -192,6 +197,9 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     if profile.is_extreme:
         turns = pick(entropy.of("plan-turns"), (settings.migration_copy_bytes_max, 2_000, 1))
         settings = msgspec.structs.replace(settings, migration_copy_bytes_max=turns)
+    if profile.disks:
+        persistence = draw_persistence(entropy.of("plan-disks"))
+        settings = msgspec.structs.replace(settings, persistence=persistence)
     machine_size = pick(later, profile.machine_sizes)
     if machine_size > 1:
         settings = msgspec.structs.replace(settings, member_group="host")

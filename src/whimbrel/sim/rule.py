@@ -44,6 +44,9 @@ class Rule:
     def ended(self, host: Host, reason: str) -> None:
         """A process is gone; its engine too."""
 
+    def outage(self) -> None:
+        """E: everybody is about to die at once."""
+
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E: a member is about to handle one of ``messages``."""
 

@@ -53,16 +53,20 @@ class Watch:
         set_row, row_changed = table.set_row, dataplane.roles.row_changed
         rows, settled = self._calls["row"], self._calls["row_settled"]
 
+        def is_unjudged() -> bool:
+            """Nor is a table that comes back from files: what changed it, it did before."""
+            return host.is_outside or member.ctx.members.recovery is not None
+
         def probed_set_row(pid: PartitionId, row: Row, version: int) -> None:
             before = table.rows[pid]
             self.world.calm_since_us = None
             set_row(pid, row, version)
-            for call in () if host.is_outside else rows:
+            for call in () if is_unjudged() else rows:
                 call(host, pid, before, row, version)
 
         def probed_row_changed(pid: PartitionId, before: Row, after: Row, version: int) -> None:
             row_changed(pid, before, after, version)
-            for call in () if host.is_outside else settled:
+            for call in () if is_unjudged() else settled:
                 call(host, pid, before, after, version)
 
         self._probe_plans(host, member)

@@ -103,6 +103,12 @@ class World:
         self.stale_window_us = 0
         """Longest span in which a stale primary still took writes beside the new one (P3)."""
         self.last_fault_us = 0
+        self.is_dark = False
+        """Whether everybody was killed at once and nobody serves again yet: what was acknowledged
+        is on disks."""
+        self.era = 0
+        """How often everybody was killed at once: what nobody but the dead knew may be said again.
+        """
         self.calm_since_us: int | None = None
         """Since when the cluster has been safe and nothing has changed; None when it is not."""
         self._connections = 0
@@ -245,13 +251,19 @@ class World:
         return host.machine if by_machine else host.name
 
     def book_loss(self, host: Host) -> None:
-        """A data member is lost ungracefully; those of one machine may be lost as one place."""
+        """A data member is lost ungracefully; those of one machine may be lost as one place.
+
+        Who dies while the cluster comes back from its files comes back with them, too.
+        """
+        if self.is_dark:
+            return
         by_machine = self.plan.settings.member_group != "member"
         self.budget.lose(self.now_us, self._place(host), once=by_machine)
 
     def data_is_promised(self) -> bool:
         """Whether the harm so far is within what the configuration promises to survive."""
-        return not self.plan.profile.over_budget and not self.budget.overdrawn
+        is_within = not self.plan.profile.over_budget and not self.budget.overdrawn
+        return is_within and not self.is_dark
 
     def reads_are_fresh(self) -> bool:
         """Whether no stale primary can be about: members never stop, and refuse stale reads."""
@@ -374,6 +386,21 @@ class World:
         self.error_counts[code] = self.error_counts.get(code, 0) + 1
 
     # -- harm -----------------------------------------------------------------------------
+
+    def lose_all(self, *, power: bool) -> None:
+        """Every process dies at one moment, or every machine loses its power.
+
+        Nothing is booked: with files no copy is lost by it (``faults.budget``).
+        """
+        self.tell("outage")
+        self.is_dark = True
+        self.era += 1
+        for host in self.up_hosts():
+            host.crash(silent=power)
+
+    def served(self) -> None:
+        """A member is in a cluster that runs."""
+        self.is_dark = False
 
     def lose_by_crash(self, host: Host, *, silent: bool = False) -> None:
         """A member dies ungracefully, and the budget hears of it."""

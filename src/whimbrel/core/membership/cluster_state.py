@@ -9,7 +9,7 @@ lock has a lease, and holds for one version of the list only. See docs/design/00
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -97,6 +97,8 @@ class Transaction:
     refusal: StateChangeResult = DONE
     """The result, once the change is off."""
     without_data: list[tuple[PartitionId, MemberId]] = field(default_factory=list)
+    is_kept: bool = False
+    """Whether the list that commits it is on our disk, if we have one."""
 
 
 class ClusterStates:
@@ -116,6 +118,8 @@ class ClusterStates:
         """The transaction that holds our lock, empty when none does."""
         self._transaction: Transaction | None = None
         self._results: dict[str, StateChangeResult] = {}
+        self.when_durable: Callable[[Callable[[], None]], None] = lambda then: then()
+        """Calls back once all that has happened so far is on our disk; at once without one."""
 
     # -- the wish -------------------------------------------------------------------------
 
@@ -139,6 +143,8 @@ class ClusterStates:
             return _passing("this member is not the master; ask again")
         if self._transaction is not None or self._is_locked():
             return self._remember(name, _refused("another change of the cluster is under way"))
+        if members.recovery is not None:
+            return self._remember(name, _refused("the cluster is coming back from its files"))
         problem = _objection_to_version(members.cluster_version, version)
         if problem:
             return self._remember(name, _refused(problem))
@@ -240,7 +246,7 @@ class ClusterStates:
             return
         if transaction.stage is Stage.LOCKING:
             self._commit(transaction)
-        elif transaction.stage is Stage.CONFIRMING:
+        elif transaction.stage is Stage.CONFIRMING and transaction.is_kept:
             self._end(transaction, DONE)
         elif transaction.stage is Stage.UNLOCKING:
             self._end(transaction, transaction.refusal)
@@ -280,7 +286,12 @@ class ClusterStates:
         transaction.list_version = self._ctx.members.version
         transaction.waiting = dict.fromkeys(self._ctx.others())
         self._ask(transaction)
-        self._proceed()
+
+        def kept() -> None:
+            transaction.is_kept = True
+            self._proceed()
+
+        self.when_durable(kept)
 
     def _roll_back(
         self, transaction: Transaction, result: StateChangeResult, silent: Sequence[MemberId] = ()
@@ -369,8 +380,14 @@ class ClusterStates:
 
     def on_confirm_requested(self, sender: MemberId, request: m.StateConfirmRequested) -> None:
         """Say that we have the list; without it there is no answer, and it comes again."""
-        if self._ctx.members.version >= request.list_version:
+        cause = self._ctx.cause
+
+        def kept() -> None:
+            self._ctx.resume(cause)
             self._ctx.send(sender, m.StateConfirmAnswered(request.transaction))
+
+        if self._ctx.members.version >= request.list_version:
+            self.when_durable(kept)
 
     def on_lock_timer(self) -> None:
         """The lease is over: whoever locked us is not heard any more."""

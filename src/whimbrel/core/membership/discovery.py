@@ -5,6 +5,9 @@ only after two rounds in a row in which every other address was unreachable, bel
 cluster, or was a member that seeks as well and has a *higher* address. A round lasts until every
 address has been found out, one interval at least; probes go out in every interval. Whoever hears a
 seeking member with a lower address waits for it. So the lowest reachable address founds.
+
+Whoever has files of a cluster comes before all that have none, and founds its recovery instead of a
+new cluster (docs/design/0017). A member without files that has heard of files founds nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from whimbrel.core.messages import (
     ProbeAnswered,
     ProbeRequested,
 )
-from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.model import ClusterState, MemberInfo, MemberList
+from whimbrel.core.persistence.metadata import ClusterFile
+from whimbrel.core.recovery.decision import recovery_of
 from whimbrel.serialization.uuids import UUID_BYTES, uuid_text
 
 DISCOVERY_TIMER = "membership.discovery"
@@ -32,6 +37,7 @@ ROUNDS_TO_FOUND = 2
 that member's own first probe reaches us in between."""
 HEARD_ADDRESSES_MAX = 64
 """Addresses learned from probers, beyond the configured ones."""
+STALE_DATA_KEY = "persistence.auto_remove_stale_data"
 CLAIMANTS_MAX = 64
 """Claimants we told that we have no list yet; the oldest are forgotten."""
 
@@ -83,11 +89,22 @@ class Discovery:
         """When a seeking member was last heard of at an address."""
         self._clear_rounds = 0
         self._probes = 0
+        self._probes_excused = 0
+        """How many there were when we were last told to wait: they do not count as tries."""
         self._heard_count = 0
         self._refusal = ""
         """What the master last said when it would not have us yet."""
         self._claimants: dict[MemberId, int] = {}
         """Claimants that count on us to have no list, and when we told them so last."""
+        self._knows_of_files = False
+        """Whether somebody has files of this cluster that we have not: its place is kept."""
+        self._is_setting_aside = False
+
+    @property
+    def files(self) -> str:
+        """Id of the cluster that we have files of, empty for none."""
+        found = self._membership.found
+        return "" if found is None else found.members.cluster_id
 
     # -- rounds ---------------------------------------------------------------------------
 
@@ -116,11 +133,15 @@ class Discovery:
         self._maybe_end_round()
         if self._clear_rounds >= ROUNDS_TO_FOUND:
             self._found()
-        elif self._probes * settings.discovery_interval_us > settings.join_timeout_us:
+        elif self._tries * settings.discovery_interval_us > settings.join_timeout_us:
             self._membership.stop(self._failure(), 1)
         else:
             self._say_who_is_awaited()
             self._probe()
+
+    @property
+    def _tries(self) -> int:
+        return self._probes - self._probes_excused
 
     def _say_who_is_awaited(self) -> None:
         """Once in a heartbeat time-out: a process that is stopped accepts, and says nothing."""
@@ -140,7 +161,8 @@ class Discovery:
         return self._ctx.now_us - last_us > self._ctx.settings.heartbeat_timeout_us
 
     def _maybe_end_round(self) -> None:
-        if self._target is not None or Sight.LOWER in self._sights.values():
+        is_waiting = self._is_setting_aside or (self._knows_of_files and not self.files)
+        if self._target is not None or Sight.LOWER in self._sights.values() or is_waiting:
             self._clear_rounds = 0
         elif all(one in CLEAR or self._is_given_up(at) for at, one in self._sights.items()):
             self._clear_rounds += 1
@@ -153,12 +175,16 @@ class Discovery:
         self._named = {}
         self._probes += 1
         for address in self._sights:
-            ctx.send_to(address, ProbeRequested(ctx.settings.cluster_name, ctx.me, address))
+            probe = ProbeRequested(ctx.settings.cluster_name, ctx.me, address, self.files)
+            ctx.send_to(address, probe)
         self._ask_to_join()
         ctx.arm(DISCOVERY_TIMER, ctx.settings.discovery_interval_us)
 
     def _found(self) -> None:
-        ctx = self._ctx
+        ctx, files = self._ctx, self._membership.found
+        if files is not None:
+            self._found_recovery(files)
+            return
         ctx.note("cluster_founded", name=ctx.settings.cluster_name)
         founded = MemberList(
             1,
@@ -169,6 +195,23 @@ class Discovery:
         self._membership.numbers.found()
         self._membership.install(founded)
 
+    def _found_recovery(self, files: ClusterFile) -> None:
+        """The cluster of our files comes back, under its id; nobody serves before it is whole."""
+        ctx, before = self._ctx, files.members
+        ctx.note("recovery_founded", cluster_id=before.cluster_id, list_version=before.version)
+        self._membership.install(
+            MemberList(
+                before.version + 1,
+                (ctx.me,),
+                cluster_id=before.cluster_id,
+                state=ClusterState.PASSIVE,
+                cluster_version=before.cluster_version,
+                missing=before.missing,
+                recovery=recovery_of(before),
+                given_up=before.given_up,
+            )
+        )
+
     def _failure(self) -> str:
         seconds = self._ctx.settings.join_timeout_us / 1_000_000
         if self._target is not None:
@@ -177,6 +220,8 @@ class Discovery:
                 f"the master at {self._target.address} did not admit us within {seconds:g} s{why}"
             )
         seen = ", ".join(f"{address}: {sight.value}" for address, sight in self._sights.items())
+        if self._knows_of_files and not self.files:
+            seen += "; others have files of it, whose place is kept"
         return f"no cluster to join was found within {seconds:g} s ({seen})"
 
     # -- findings -------------------------------------------------------------------------
@@ -195,7 +240,7 @@ class Discovery:
             if self._heard_count >= HEARD_ADDRESSES_MAX or address == self._ctx.me.address:
                 return
             self._heard_count += 1
-        self._see_seeker(address, probe.sender, has_answered=False)
+        self._see_seeker(address, probe.sender, probe.files, has_answered=False)
 
     def on_answer(self, sender: MemberId, at: Address, answer: ProbeAnswered) -> None:
         """Somebody answered our probe: a member, another seeker, or another cluster's member."""
@@ -216,7 +261,7 @@ class Discovery:
                 self._target = answer.master
                 self._ask_to_join()
         elif address in self._sights:
-            self._see_seeker(address, answer.sender, has_answered=True)
+            self._see_seeker(address, answer.sender, answer.files, has_answered=True)
 
     def on_unreachable(self, address: Address) -> None:
         """Nobody listens there, or did when the probe was sent: lately hearing it weighs more."""
@@ -238,6 +283,28 @@ class Discovery:
             self._ctx.note("join_refused", "warning", reason=refusal.reason, final=refusal.final)
         if refusal.final:
             self._membership.stop(f"the master refused us: {refusal.reason}", 1)
+        elif refusal.is_recovering:
+            self._knows_of_files = True
+            self._probes_excused = self._probes
+        elif refusal.is_stale:
+            self._on_stale(refusal.reason)
+
+    def _on_stale(self, reason: str) -> None:
+        """The cluster has gone on without us: what our files say is old (APR-14, APR-15)."""
+        membership = self._membership
+        if membership.files is None or membership.found is None or self._is_setting_aside:
+            return
+        if not self._ctx.settings.persistence.auto_remove_stale_data:
+            membership.stop(f"{reason}; nothing is set aside: {STALE_DATA_KEY} is false", 1)
+            return
+        self._knows_of_files = self._is_setting_aside = True
+        self._ctx.note("files_stale", "warning", reason=reason)
+        membership.files.set_aside(self._on_set_aside)
+
+    def _on_set_aside(self) -> None:
+        """Our files are out of the way: go on asking without them."""
+        self._is_setting_aside = False
+        self._probes_excused = self._probes
 
     def _see_foreigner(self, address: Address, name: str) -> None:
         """An address of another cluster is like one where nobody listens."""
@@ -248,14 +315,18 @@ class Discovery:
             self._foreign[address] = name
             self._ctx.note("foreign_cluster", "warning", address=str(address), name=name)
 
-    def _see_seeker(self, address: Address, seeker: MemberInfo, has_answered: bool) -> None:
+    def _see_seeker(
+        self, address: Address, seeker: MemberInfo, files: str, has_answered: bool
+    ) -> None:
         """Take note of another seeker. One with a higher address counts once it has answered.
 
         Before that it may not have heard of us, and may found the cluster though we would. Of two
         members the later one reaches the earlier one, so one of them knows what the other does.
         """
         me = self._ctx.me
-        if (seeker.address, seeker.id) < (me.address, me.id):
+        self._knows_of_files |= bool(files)
+        theirs = (not files, seeker.address, seeker.id)
+        if theirs < (not self.files, me.address, me.id):
             self._sights[address] = Sight.LOWER
         elif has_answered:
             self._sights[address] = Sight.HIGHER
@@ -302,7 +373,9 @@ class Discovery:
 
     def _request(self, claim: int = 0) -> JoinRequested:
         settings = self._ctx.settings
-        return JoinRequested(settings.cluster_name, settings.partition_count, self._ctx.me, claim)
+        return JoinRequested(
+            settings.cluster_name, settings.partition_count, self._ctx.me, claim, self.files
+        )
 
     def _choose_target(self) -> None:
         """Follow the master: one that named itself, the one we ask already, the lowest."""

@@ -114,6 +114,9 @@ class Expulsion:
 
     def _must_yield(self, sender: MemberId, told: SuspicionTold) -> bool:
         ours, version = self._ctx.members, told.list_version
+        if told.members and told.is_recovering is not (ours.recovery is not None):
+            # Who recovers has served nobody. It follows its own cluster, and no other one yet.
+            return ours.recovery is not None and told.cluster_id == ours.cluster_id
         if not told.members:
             if sender == self._membership.taken_master:
                 return version >= ours.version

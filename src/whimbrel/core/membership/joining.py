@@ -33,6 +33,8 @@ class _Waiting:
     """A joiner that waits for the window to close."""
 
     joiner: MemberInfo
+    files: str
+    """Id of the cluster that it has files of, empty for none."""
     cause: str
     """Of its first request."""
     noted: dict[MemberId, int] = field(default_factory=dict)
@@ -50,8 +52,8 @@ class Joining:
         self._first_us = 0
         self._is_due = False
         """Whether the window is closed, and only notes are missing."""
-        self._forbidden: dict[MemberId, ClusterState] = {}
-        """Joiners that were told that this state forbids joining, so that each is noted once."""
+        self._forbidden: dict[MemberId, str] = {}
+        """Joiners that were told to come later, and why, so that each is noted once."""
 
     def on_request(self, request: JoinRequested) -> None:
         """Refuse, redirect to the master, answer a repetition, or put on the waiting list."""
@@ -73,14 +75,14 @@ class Joining:
         displaced = membership.displaced_by(joiner)
         if displaced is not None:
             membership.detector.gone(displaced, ADDRESS_TAKEN)
-        if not self._may_join(joiner):
-            self._forbid(joiner)
+        if not self._may_join(joiner, request.files):
+            self._forbid(joiner, request.files)
             return
         if joiner.id not in self._waiting and len(self._waiting) >= JOINERS_MAX:
             refused = JoinRefused("too many members join now", False, joiner.id)
             ctx.send_to(joiner.address, refused)
             return
-        self._put_waiting(joiner)
+        self._put_waiting(joiner, request.files)
 
     def forget(self, member: MemberId) -> None:
         """A waiting joiner says that it goes, or is not to come any more."""
@@ -119,7 +121,8 @@ class Joining:
         taken = {info.address for info in self._ctx.members.members}
         for member, waiting in list(self._waiting.items()):
             is_in = self._ctx.is_member(member) or waiting.joiner.address in taken
-            if is_in or not (self._may_join(waiting.joiner) or self._is_changing()):
+            may_join = self._may_join(waiting.joiner, waiting.files)
+            if is_in or not (may_join or self._is_changing()):
                 self.forget(member)
         noted = [waiting for waiting in self._waiting.values() if not self._unaware(waiting)]
         # Who was told to go counts on this list: a joiner could take data that goes with it.
@@ -158,25 +161,53 @@ class Joining:
         """Whether the cluster state is just changing: nobody is admitted nor refused (GCM-08)."""
         return self._ctx.state is ClusterState.IN_TRANSITION
 
-    def _may_join(self, joiner: MemberInfo) -> bool:
-        """Whether the state lets the joiner in; a missing member comes back (GCM-09)."""
+    def _may_join(self, joiner: MemberInfo, files: str) -> bool:
+        """Whether the joiner is let in now.
+
+        A recovery takes whoever has files of its cluster, as long as nobody has rows; and who has
+        none though it is expected: it died before it had any, or left, and holds nothing. A cluster
+        that runs takes nobody with files: they are of its past. Else the state decides, which a
+        missing member does not need to allow (GCM-09).
+        """
+        members = self._ctx.members
+        if members.recovery is not None:
+            is_expected = any(info.id == joiner.id for info in members.recovery.expected)
+            is_of_it = files == members.cluster_id or (not files and is_expected)
+            return is_of_it and not members.recovery.order
+        return not files and self._state_admits(joiner)
+
+    def _state_admits(self, joiner: MemberInfo) -> bool:
         return self._ctx.state.join_allowed or (
             not self._is_changing() and self._ctx.members.is_missing(joiner.id)
         )
 
-    def _forbid(self, joiner: MemberInfo) -> None:
-        """Tell a joiner that the state forbids it (GCM-05); it will ask again."""
+    def _forbid(self, joiner: MemberInfo, files: str) -> None:
+        """Tell a joiner that it cannot come in now (GCM-05), and why; it will ask again."""
         if self._is_changing():
             return
-        state = self._ctx.members.state
-        reason = f"the cluster state is {state}: only members that are missing may join"
-        if self._forbidden.get(joiner.id) is not state:
+        members, is_stale = self._ctx.members, False
+        if members.recovery is not None:
+            reason = (
+                f"cluster {members.cluster_id} comes back from its files: members without files "
+                "of it come in when it runs"
+            )
+        elif files and self._state_admits(joiner):
+            is_stale = True
+            reason = (
+                f"the cluster has gone on without this member, whose files of cluster {files} are "
+                "stale"
+            )
+        else:
+            reason = f"the cluster state is {members.state}: only members that are missing may join"
+        if self._forbidden.get(joiner.id) != reason:
             self._forbidden.pop(joiner.id, None)
-            self._forbidden[joiner.id] = state
+            self._forbidden[joiner.id] = reason
             self._ctx.note("join_refused", "warning", joiner=joiner.id, reason=reason)
             while len(self._forbidden) > JOINERS_MAX:
                 del self._forbidden[next(iter(self._forbidden))]
-        self._ctx.send_to(joiner.address, JoinRefused(reason, False, joiner.id))
+        is_recovering = members.recovery is not None
+        refused = JoinRefused(reason, False, joiner.id, is_stale, is_recovering)
+        self._ctx.send_to(joiner.address, refused)
 
     # -- who knows ------------------------------------------------------------------------
 
@@ -231,6 +262,16 @@ class Joining:
             return f"a member at {listed.address} has the id {joiner.id} already (duplicate id)"
         if listed is None and joiner.address == ctx.me.address:
             return f"the address {joiner.address} is the master's own (duplicate address)"
+        members = ctx.members
+        if members.recovery is None and request.files not in (
+            "",
+            members.cluster_id,
+            members.given_up,
+        ):
+            return (
+                f"this is cluster {members.cluster_id}, the joiner has files of cluster "
+                f"{request.files} (cluster id)"
+            )
         return ""
 
     def _on_repetition(self, joiner: MemberInfo) -> None:
@@ -247,7 +288,7 @@ class Joining:
         elif self._membership.displaced_by(joiner) is not None:
             self._membership.detector.gone(joiner.id, IDENTITY_TAKEN)
 
-    def _put_waiting(self, joiner: MemberInfo) -> None:
+    def _put_waiting(self, joiner: MemberInfo, files: str) -> None:
         """Add the joiner and close the window soon, but not later than its maximum."""
         waiting = self._waiting.get(joiner.id)
         is_new = waiting is None
@@ -256,7 +297,8 @@ class Joining:
             self._first_us = self._ctx.now_us
         if waiting is None or waiting.joiner != joiner:
             cause = self._ctx.cause if waiting is None else waiting.cause
-            waiting = self._waiting[joiner.id] = _Waiting(joiner, cause)
+            waiting = self._waiting[joiner.id] = _Waiting(joiner, files, cause)
+        waiting.files = files
         self._tell([waiting])
         if is_new:
             self._is_due = False

@@ -54,7 +54,8 @@ class Leaving:
     def want(self) -> None:
         """Leave as soon as possible; a second call changes nothing.
 
-        A member that holds no data (it is lite, or on no list yet) goes at once.
+        A member that holds no data (it is lite, or on no list yet) goes at once, as does one that
+        is not back from its files.
         """
         membership = self._membership
         if self.is_wanted or membership.phase is MemberPhase.ENDED:
@@ -62,7 +63,8 @@ class Leaving:
         self.is_wanted = True
         self._cause = self._ctx.cause
         self._ctx.note("leave_wanted")
-        if membership.phase is not MemberPhase.MEMBER or self._ctx.me.lite:
+        is_recovering = self._ctx.members.recovery is not None
+        if membership.phase is not MemberPhase.MEMBER or self._ctx.me.lite or is_recovering:
             self._finish()
         else:
             self._ask()

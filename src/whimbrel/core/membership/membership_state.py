@@ -18,6 +18,8 @@ from whimbrel.core.membership.numbers import Numbers
 from whimbrel.core.membership.split_brain import told_of
 from whimbrel.core.messages import Census, MembersPublished, SuspicionTold
 from whimbrel.core.model import LostStructure, MemberInfo, MemberList, structures_in_words
+from whimbrel.core.persistence.metadata import ClusterFile
+from whimbrel.core.ports import FilesHost
 
 PUBLISH_TIMER = "membership.publish"
 FORMER_ADDRESSES_MAX = 64
@@ -47,7 +49,9 @@ class MembershipState:
         self.ctx = ctx
         self.phase = MemberPhase.IDLE
         self.is_joined = False
-        """Whether a list with us is installed, and we are not expelled since."""
+        """Whether a list with us is installed on which we serve, and we are not expelled since."""
+        self.files: FilesHost | None = None
+        """What is kept on our disk; None where nothing is."""
         self.detector = Detector(ctx)
         self.numbers = Numbers(ctx)
         self.accepted: MemberId | None = None
@@ -81,10 +85,22 @@ class MembershipState:
         """Told of a member that has said what ends with it, while all leave; it is still listed."""
         self.discarded: Callable[[bool], tuple[LostStructure, ...]] = lambda _is_end: ()
         """Gives what ends with us; told whether all data members leave."""
+        self.on_stopping: Callable[[], None] = lambda: None
+        """Told that this member ends; what it emits goes before the end."""
         self.make_census: Callable[[], Census | None] = lambda: None
         """Gives what the next heartbeat tells the master of our entries."""
         self.on_census: Callable[[MemberId, Census], None] = lambda _member, _census: None
         self._links: dict[MemberId, Address] = {}
+
+    @property
+    def found(self) -> ClusterFile | None:
+        """What cluster our files are of, as long as they are to be used."""
+        return None if self.files is None else self.files.found
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether a list with us is installed, and we have not ended since."""
+        return self.phase is MemberPhase.MEMBER
 
     # -- who rules ------------------------------------------------------------------------
 
@@ -157,7 +173,6 @@ class MembershipState:
         check(new.version > old.version, "member lists are installed in rising version order")
         check(len(dict.fromkeys(ids)) == len(ids), "no member stands twice in a member list")
         check(mine is not None, "an installed member list contains the installer")
-        was_joined = self.phase is MemberPhase.MEMBER
         was_master = ctx.is_master
         removed = [info for info in old.members if new.get(info.id) is None]
         self._note_changes(old, new, removed)
@@ -180,7 +195,7 @@ class MembershipState:
             self.drop_link(info.id)
         self.detector.sync()
         ctx.emit(MembersChanged())
-        self._call_back(old, new, was_joined, was_master)
+        self._call_back(old, new, was_master)
 
     def publish(self, to: MemberId | None = None) -> None:
         """Send our list to all other members, or to one (ADL-10 for lists). Master only."""
@@ -228,12 +243,10 @@ class MembershipState:
             "members_installed", version=new.version, members=len(new.members), master=new.master
         )
 
-    def _call_back(
-        self, old: MemberList, new: MemberList, was_joined: bool, was_master: bool
-    ) -> None:
+    def _call_back(self, old: MemberList, new: MemberList, was_master: bool) -> None:
         self.on_view_changed(old, new)
-        self.is_joined = True
-        if not was_joined:
+        if not self.is_joined and new.recovery is None:
+            self.is_joined = True
             self.on_joined()
         if self.ctx.is_master and not was_master:
             self.ctx.note("became_master", version=new.version)
@@ -250,6 +263,7 @@ class MembershipState:
             is_end: Whether all data members leave.
         """
         self.phase = MemberPhase.ENDED
+        self.on_stopping()
         self.ctx.note("stopped", "info" if exit_status == 0 else "error", reason=reason)
         gone = self.discarded(is_end)
         if gone:

@@ -11,12 +11,13 @@ All of it travels in lists and heartbeats: no message is sent for it, and nobody
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId
-from whimbrel.core.messages import NumbersAsked, NumbersTold
 from whimbrel.core.model import (
     NO_BALLOT,
     NO_NUMBER,
@@ -27,6 +28,8 @@ from whimbrel.core.model import (
     NumberGrant,
     Numbering,
     NumberProposal,
+    NumbersAsked,
+    NumbersTold,
     Voter,
     members_came,
 )
@@ -84,6 +87,12 @@ class Numbers:
             ctx: Shared with the other rooms.
         """
         self._ctx = ctx
+        self.on_changed: Callable[[], None] = lambda: None
+        """Told that ``kept`` has changed."""
+        self.when_durable: Callable[[Callable[[], None]], None] = lambda then: then()
+        """Calls once ``kept`` outlives this process: at once where nothing is kept."""
+        self._undurable = 0
+        """Decisions of ours that might be forgotten yet."""
         self._me = Voter(ctx.id, ctx.started_us, ctx.me.address)
         self.number = NO_NUMBER
         """Ours as long as this process is in the cluster."""
@@ -115,11 +124,51 @@ class Numbers:
         self._decisions: dict[MemberId, int] = {}
         """The decision that each listed member has shown to know."""
 
+    @property
+    def kept(self) -> Numbering | None:
+        """What must outlive this process: no number below ``free`` is given again."""
+        numbering, accepted = self._numbering, self._accepted
+        if numbering is None or accepted is None:
+            return numbering
+        free = max(numbering.free, accepted.numbering.free)
+        return msgspec.structs.replace(numbering, free=free)
+
     # -- what happens to us ---------------------------------------------------------------
 
     def found(self) -> None:
         """We found a cluster: all numbers are free, and we decide alone."""
         self._numbering = Numbering(0, 0, (self._me,))
+        self.on_changed()
+
+    def resume(self, numbering: Numbering | None) -> None:
+        """The cluster comes back from its files: we decide alone, beyond all that was given.
+
+        A decision that had not reached any file may have given a master's stock, and a block to
+        each voter. Nobody who made one is left, so no quorum of theirs is needed.
+
+        Args:
+            numbering: The latest decision that the files know; None if they know none.
+        """
+        if numbering is None:
+            self.found()
+            self._await_durable()
+            return
+        beyond = BLOCK_NUMBERS * (STOCK_BLOCKS + len(numbering.voters))
+        free = min(numbering.free + beyond, NUMBERS_END)
+        self._numbering = Numbering(numbering.decision + 1, free, (self._me,))
+        self.on_changed()
+        self._await_durable()
+
+    def _await_durable(self) -> None:
+        """Give nothing before this is durable: a recovery that is interrupted begins with the same
+        files, and would give the same numbers again.
+        """
+        self._undurable += 1
+        self.when_durable(self._is_durable)
+
+    def _is_durable(self) -> None:
+        self._undurable -= 1
+        self._give()
 
     def list_installed(self, old: MemberList) -> None:
         """Another list is in place; as master see who has no number, and who is to decide."""
@@ -173,6 +222,7 @@ class Numbers:
             self._promised = asked.ballot
             if asked.proposal is not None:
                 self._accepted = asked.proposal
+                self.on_changed()
         self._round = max(self._round, asked.ballot[0])
         self._is_asked = True
 
@@ -199,6 +249,7 @@ class Numbers:
         """A decision was made: the next one is by these voters."""
         self._numbering = numbering
         self._accepted = None
+        self.on_changed()
         self._attempt = None
         self._final = {one: last for one, last in self._final.items() if one in numbering.voters}
         self._outlived = {one: None for one in self._outlived if one in numbering.voters}
@@ -311,6 +362,7 @@ class Numbers:
             owner = self._me
             value = Numbering(numbering.decision + 1, free, voters_of(self._ctx.members))
         self._accepted = attempt.proposal = NumberProposal(attempt.ballot, owner, value)
+        self.on_changed()
         attempt.answers = {self._me: self._told()}
 
     def _decide(self, before: Numbering, proposal: NumberProposal) -> None:
@@ -321,6 +373,7 @@ class Numbers:
             starts = range(before.free, after.free, BLOCK_NUMBERS)
             self._blocks += [range(start, start + BLOCK_NUMBERS) for start in starts]
         self._adopt(after)
+        self._await_durable()
 
     def _room(self, numbering: Numbering) -> int:
         """Blocks that nobody owns."""
@@ -343,7 +396,9 @@ class Numbers:
         return last is not None and last.promised <= ballot
 
     def _give(self) -> None:
-        """Give numbers to those that have none, as far as we have any."""
+        """Give numbers to those that have none, as far as we have any; none in a recovery."""
+        if self._undurable or self._ctx.members.recovery is not None:
+            return
         for voter, since_us in list(self._needing.items()):
             if voter in self._granted:
                 continue

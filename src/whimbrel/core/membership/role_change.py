@@ -119,6 +119,8 @@ class RoleChanges:
         membership, ctx = self._membership, self._ctx
         if membership.phase is not MemberPhase.MEMBER:
             return IllegalStateError("this member is on no list")
+        if ctx.members.recovery is not None:
+            return IllegalStateError("the cluster is coming back from its files")
         if cluster_version_of(ctx.members.cluster_version) < CLUSTER_VERSION_MIN:
             return UnsupportedError(
                 f"a cluster of version {ctx.members.cluster_version} knows no change between "

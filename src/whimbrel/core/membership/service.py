@@ -307,8 +307,10 @@ class Membership(MembershipState):
         ctx = self.ctx
         if probe.cluster_name != ctx.settings.cluster_name:
             ctx.note("foreign_probe", "warning", address=str(address), name=probe.cluster_name)
+        files = ""
         if self.phase is MemberPhase.SEEKING:
             self.discovery.on_probe(probe)
+            files = self.discovery.files
         if probe.sender.id == ctx.id:
             return
         displaced = self.displaced_by(probe.sender)
@@ -317,7 +319,7 @@ class Membership(MembershipState):
         # While joined we always name somebody: "none" would let the prober found a cluster.
         master = self.taken_master
         info = None if master is None else ctx.members.get(master)
-        answer = m.ProbeAnswered(ctx.settings.cluster_name, ctx.me, info, probe.asked)
+        answer = m.ProbeAnswered(ctx.settings.cluster_name, ctx.me, info, probe.asked, files)
         ctx.send_to(probe.sender.address, answer)
         self.joining.show_list(probe.sender)
 

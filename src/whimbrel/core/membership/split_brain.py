@@ -33,6 +33,8 @@ def told_of(
         data_member_count(members),
         tuple(info.address for info in members.members[:ADDRESSES_TOLD_MAX]),
         partition_count,
+        members.cluster_id,
+        members.recovery is not None,
     )
 
 

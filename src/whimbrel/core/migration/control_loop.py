@@ -95,6 +95,10 @@ class ControlLoop:
         self._told_to_leave: dict[MemberId, None] = {}
         self.postponed = ""
         """Why a plan is due that the cluster state does not allow; empty when none is (GCM-13)."""
+        self.when_durable: Callable[[Callable[[], None]], None] = lambda then: then()
+        """Calls once the list of members outlives this process: at once where nothing is kept."""
+        self._undurable = 0
+        """Lists that might be forgotten yet."""
 
     # -- triggers -------------------------------------------------------------------------
 
@@ -105,6 +109,7 @@ class ControlLoop:
         self.in_charge = True
         self._due = None
         self.postponed = ""
+        self._await_durable()
         self.recovery.start()
         self._ctx.arm(STAMP_TIMER, self._ctx.settings.table_send_interval_us)
 
@@ -130,6 +135,7 @@ class ControlLoop:
         """A new list: settle what departures settle; plan anew when the data members changed."""
         gone = dict.fromkeys(members_left(old, new))
         cause = self._ctx.cause
+        self._await_durable()
         self.recovery.members_changed(gone)
         if self.recovery.running:
             self._job = None
@@ -149,6 +155,18 @@ class ControlLoop:
             self.trigger(reason)
         elif self.postponed and new.state.promotion_allowed and old.state is not new.state:
             self.trigger(self.postponed)
+
+    def _await_durable(self) -> None:
+        """Give nobody data before this list is durable.
+
+        A member that is on no list in anybody's files is not waited for when all come back (S3),
+        and what it alone had would be stale.
+        """
+        self._undurable += 1
+        self.when_durable(self._is_durable)
+
+    def _is_durable(self) -> None:
+        self._undurable -= 1
 
     def trigger(self, reason: str) -> None:
         """Run the loop again as soon as what runs now has ended (ADL-50).
@@ -205,7 +223,7 @@ class ControlLoop:
             if self._due is not None and self._may_repair():
                 self._repair()
             is_next = self._process is not None and not self._planning and self._job is None
-            if is_next and self._is_repaired():
+            if is_next and not self._undurable and self._is_repaired():
                 self._plan()
         self.publisher.flush()
         self._let_leave()
@@ -266,9 +284,12 @@ class ControlLoop:
     def _may_repair(self) -> bool:
         """Whether the state lets rows be repaired; what is due is put off else (GCM-08).
 
-        A new master's whole table goes out before that, its last part too (ADL-14).
+        A new master's whole table goes out before that, its last part too (ADL-14). The first
+        arrangement gives data to members, so it waits for their list.
         """
         if self.publisher.is_opening:
+            return False
+        if self._undurable and not self._manager.table.initialised:
             return False
         if self._ctx.state.promotion_allowed:
             return True

@@ -108,7 +108,17 @@ class DestinationSide:
         elif sender != self._ctx.id:
             self._subscriber.remember(migration)
         answer = MigrationCommitAnswered(migration.id, not reason, reason)
-        self._loopback.post(sender, answer)
+        if reason:
+            self._loopback.post(sender, answer)
+            return
+        cause = self._ctx.cause
+
+        def tell() -> None:
+            self._ctx.resume(cause)
+            self._loopback.post(sender, answer)
+
+        # The source lets go once this is heard: what is only in our memory could be lost with it.
+        self._host.when_durable(tell)
 
     def _commit(self, migration: MigrationInfo) -> str:
         """Commit by versions; returns why not, or an empty string."""

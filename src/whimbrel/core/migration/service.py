@@ -7,7 +7,7 @@ loop advances, changed rows are told once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from whimbrel.core import messages as m
 from whimbrel.core.check import check
@@ -27,7 +27,7 @@ from whimbrel.core.migration.requests import ask_again
 from whimbrel.core.migration.serial.cluster_mode import next_mode
 from whimbrel.core.migration.source import SourceSide
 from whimbrel.core.migration.state_manager import PartitionStateManager
-from whimbrel.core.model import Loss, MemberList, MigrationInfo
+from whimbrel.core.model import Loss, MemberList, MigrationInfo, RowState
 from whimbrel.core.partition.table import PartitionTable
 from whimbrel.core.ports import FragmentHost
 from whimbrel.errors import ProtocolError
@@ -163,7 +163,7 @@ class Migrations:
         """The member list was replaced; ``ctx.members`` is ``new`` already."""
         self._follow_mode()
         self.source.members_changed()
-        if self._ctx.is_master and not self.loop.in_charge:
+        if self._may_rule() and not self.loop.in_charge:
             self.loop.take_charge()
         elif self.loop.in_charge and not self._ctx.is_master:
             self.loop.resign()
@@ -173,8 +173,19 @@ class Migrations:
 
     def became_master(self) -> None:
         """This member is master of its list now; may be told more than once."""
-        if self._ctx.is_master:
+        if self._may_rule():
             self.loop.take_charge()
+        self.conclude()
+
+    def _may_rule(self) -> bool:
+        """Whether we are the master of a cluster that runs: in a recovery nothing is arranged."""
+        return self._ctx.is_master and self._ctx.members.recovery is None
+
+    def restore(self, rows: Iterable[RowState], losses: Iterable[Loss]) -> None:
+        """Take the table of a cluster that comes back from its files; nobody has one yet."""
+        self.table.take_losses(losses)
+        for row in rows:
+            self.manager.apply_row(row)
         self.conclude()
 
     def leave_requested(self) -> None:
@@ -349,6 +360,8 @@ class Migrations:
         Returns:
             Whether, and when not, one sentence why.
         """
+        if self._ctx.members.recovery is not None:
+            return False, "the cluster is coming back from its files"
         reason = self.loop.unsettled()
         return not reason, reason
 

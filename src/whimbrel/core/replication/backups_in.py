@@ -14,7 +14,7 @@ from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, Namespace
 from whimbrel.core.replication.backups_out import CLIENT_ACK_BYTES, COUNTERS, HEAD, PREFIX
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.holdings import Holdings
-from whimbrel.core.replication.outbox import Inbox
+from whimbrel.core.replication.outbox import REFUSED_DISK, REFUSED_STALE_PRIMARY, Inbox
 from whimbrel.core.replication.vectors import ZERO, lineage_version, slot_of
 from whimbrel.errors import ProtocolError, SerializationError
 
@@ -33,6 +33,8 @@ class BackupsIn:
     Attributes:
         inboxes: By sender.
         owes_acks: Whether ``take_acks`` may have something to send.
+        is_disk_full: Whether our disk takes nothing now: what must be on it is refused, although
+            it is applied. Heads that were checked before are forgotten when this changes.
         notifications: What ``take_notifications`` will return.
     """
 
@@ -44,6 +46,7 @@ class BackupsIn:
         self._passed_by = passed_by
         self.inboxes: dict[MemberId, Inbox] = {}
         self.owes_acks = False
+        self.is_disk_full = False
         self.notifications: list[tuple[bytes, int, MemberId]] = []
 
     def apply_backups(self, sender: MemberId, payload: bytes) -> None:
@@ -88,9 +91,13 @@ class BackupsIn:
             if fragment is None:
                 fragment, refused = self._admit(sender, heads, payload[start:body])
                 if refused:
-                    inbox.refuse(sequence, position)
+                    inbox.refuse(sequence, position, REFUSED_STALE_PRIMARY)
                     at = end
                     continue
+                if self.is_disk_full and fragment is not None and fragment.log is not None:
+                    del heads[payload[start:body]]
+                    if fragment.log.waits:
+                        inbox.refuse(sequence, position, REFUSED_DISK)
             if fragment is not None:
                 if fragment.slot:
                     (counter,) = _unpack_counter(payload, at + 8 + 8 * fragment.slot)
@@ -164,19 +171,25 @@ class BackupsIn:
         if counter <= fragment.value:
             self._counters["backups_ignored"] += 1
         else:
-            is_next = counter == fragment.value + 1
-            fragment.apply(operation, 0, len(operation))
             self._counters["backups_applied"] += 1
-            if is_next:
+            if counter == fragment.value + 1:
+                fragment.apply(operation, 0, len(operation))
                 fragment.value = counter
             else:
-                slot, k = fragment.slot, len(counters)
-                own = fragment.counters()
-                received = ZERO[:slot] + tuple(counters[slot:]) + own[k:]
-                fragment.set_counters(received, slot)
-                self._doubts.mark_dirty(fragment)
+                self._apply_over_gap(fragment, counters, operation)
         if fragment.is_dirty:
             self._passed_by(fragment, counter, operation)
+
+    def _apply_over_gap(
+        self, fragment: Fragment, counters: Sequence[int], operation: bytes
+    ) -> None:
+        """An operation with others missing before it (AE-08): the doubt is older than its log."""
+        fragment.store.apply(operation, 0, len(operation))
+        slot, k = fragment.slot, len(counters)
+        received = ZERO[:slot] + tuple(counters[slot:]) + fragment.counters()[k:]
+        fragment.set_counters(received, slot)
+        self._doubts.mark_dirty(fragment)
+        self._holdings.applied(fragment, fragment.value, operation)
 
     def take_acks(self) -> list[tuple[MemberId, bytes]]:
         """The ACKS payloads owed for what was applied since the last call."""
@@ -190,6 +203,16 @@ class BackupsIn:
                 else:
                     payloads += [(sender, payload) for payload in owed]
         return payloads
+
+    def disk_changed(self, *, is_full: bool) -> None:
+        """Our disk takes nothing any more, or takes things again."""
+        self.is_disk_full = is_full
+        self._holdings.forget_heads()
+
+    def refuse_held(self, sender: MemberId, payload: bytes) -> bytes:
+        """An acknowledgement that waited for our disk, which has not taken what it covers."""
+        inbox = self.inboxes.get(sender)
+        return payload if inbox is None else inbox.refuse_held(payload)
 
     def take_notifications(self) -> list[tuple[bytes, int, MemberId]]:
         """(client uuid, correlation, primary) of applied operations that clients wait for."""

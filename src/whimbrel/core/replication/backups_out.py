@@ -21,7 +21,15 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, Namespace, ReplicaIndex
 from whimbrel.core.messages import TableRequested
 from whimbrel.core.replication.fragments import Follow, Fragment, PartitionReplica
-from whimbrel.core.replication.outbox import ACKS, Outbox, PendingReply, read_acks
+from whimbrel.core.replication.outbox import (
+    ACKS,
+    FAILED_DISK,
+    REFUSED_DISK,
+    WHOLE_FRAMES,
+    Outbox,
+    PendingReply,
+    read_acks,
+)
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.errors import OverloadedError, RetryableError
 
@@ -31,6 +39,8 @@ COUNTERS: Final = tuple(struct.Struct(f"<{count}Q") for count in range(BACKUP_CO
 CLIENT_ACK_BYTES: Final = 24
 """A client's uuid and the correlation number of its request."""
 WITH_CLIENT_ACK: Final = 1
+DISK_TRUSTED_US: Final = 1_000_000
+"""So long after a backup's disk took nothing, a write is tried again there."""
 TABLE_REQUEST_PAUSE_US: Final = 1_000_000
 """A stale primary asks for the table at most this often."""
 
@@ -69,6 +79,10 @@ class BackupsOut:
         self._congested = 0
         """Outboxes over their limit."""
         self._table_asked_us = -TABLE_REQUEST_PAUSE_US
+        self._full_disks: dict[MemberId, int] = {}
+        """Backups whose disks take nothing, and when they said so last."""
+        self.disk_trouble = ""
+        """Why our own disk takes nothing now; empty while it does."""
 
     # -- refusing -------------------------------------------------------------------------
 
@@ -95,6 +109,38 @@ class BackupsOut:
                 raise OverloadedError(f"{outbox.in_flight} backup operations wait for {member}")
         if namespace is not None:
             self._shortage.admit(partition, namespace)
+            if self.disk_trouble or self._full_disks:
+                self._admit_disks(partition, namespace)
+
+    def _admit_disks(self, partition: PartitionReplica, namespace: Namespace) -> None:
+        """Refuse a write that a disk does not take, before it has any effect."""
+        settings = self._ctx.settings
+        if not settings.structure_of(namespace).persistent:
+            return
+        if self.disk_trouble:
+            raise OverloadedError(
+                f"the write is refused: {self.disk_trouble} (member {self._ctx.id})", reason="disk"
+            )
+        if settings.fsync_of(namespace) != "always":
+            return
+        for _, member in partition.backups:
+            if self._full_disks.get(member, -DISK_TRUSTED_US) > self._ctx.now_us - DISK_TRUSTED_US:
+                raise OverloadedError(
+                    f"the write is refused: {FAILED_DISK} (member {member})", reason="disk"
+                )
+
+    def backup_disk_told(self, member: MemberId, *, is_full: bool) -> None:
+        """A backup's disk takes nothing any more, or does again."""
+        if is_full:
+            self._full_disks[member] = self._ctx.now_us
+        else:
+            self._full_disks.pop(member, None)
+        self._count_must_ask()
+
+    def disk_changed(self, trouble: str) -> None:
+        """Our own disk takes nothing for this reason; empty when it does again."""
+        self.disk_trouble = trouble
+        self._count_must_ask()
 
     # -- targets --------------------------------------------------------------------------
 
@@ -133,7 +179,8 @@ class BackupsOut:
         self._count_must_ask()
 
     def _count_must_ask(self) -> None:
-        self.must_ask = self._congested + len(self._shortage.lacking)
+        disks = bool(self.disk_trouble) + len(self._full_disks)
+        self.must_ask = self._congested + len(self._shortage.lacking) + disks
 
     def _outbox(self, member: MemberId) -> Outbox:
         found = self.outboxes.get(member)
@@ -158,7 +205,11 @@ class BackupsOut:
                     payloads += [(member, payload) for payload in fresh]
             congested += outbox.is_full(limit)
         self._congested = congested
-        self.must_ask = congested + len(self._shortage.lacking)
+        if self._full_disks:
+            since_us = self._ctx.now_us - DISK_TRUSTED_US
+            kept = {one: at_us for one, at_us in self._full_disks.items() if at_us > since_us}
+            self._full_disks = kept
+        self._count_must_ask()
         self.has_backups = congested > 0
         return payloads
 
@@ -182,16 +233,38 @@ class BackupsOut:
         incarnation, stream, sequence, gap, refusals = read_acks(payload)
         if outbox is None or not outbox.is_answered_by(incarnation, stream, sequence):
             return ()
-        found = [outbox.refuse(*refusal) for refusal in refusals]
-        if refusals:
-            self._ask_for_table()
+        found = self._take_refusals(sender, outbox, refusals)
         self.has_backups = self.has_backups or gap != 0
         if gap and sequence < outbox.acknowledged:
             outbox.renumber(self._ctx.next_number())
         else:
             outbox.acknowledge(sequence, self.completed)
             outbox.must_resend = outbox.must_resend or gap != 0
-        return [reply for reply in found if reply is not None]
+        return found
+
+    def _take_refusals(
+        self, sender: MemberId, outbox: Outbox, refusals: Sequence[tuple[int, int, int]]
+    ) -> list[PendingReply]:
+        """Who waits for what a backup refuses as from a stale primary.
+
+        What its disk does not take it has applied all the same: those replies fail here.
+        """
+        stale: list[PendingReply] = []
+        for sequence, position, reason in refusals:
+            if position == WHOLE_FRAMES:
+                found = outbox.refuse_frames(sequence)
+            else:
+                reply = outbox.refuse(sequence, position)
+                found = [] if reply is None else [reply]
+            if reason == REFUSED_DISK:
+                self.completed += [reply for reply in found if reply.fail(FAILED_DISK)]
+                self._full_disks[sender] = self._ctx.now_us
+            else:
+                stale += found
+        if stale:
+            self._ask_for_table()
+        self._count_must_ask()
+        return stale
 
     def _ask_for_table(self) -> None:
         """We were taken for a stale primary: get the present table (decision 5)."""
@@ -231,6 +304,8 @@ class BackupsOut:
     def member_left(self, member: MemberId) -> None:
         """The member is off the list: what waits for it counts as done, and as not backed up."""
         outbox = self.outboxes.pop(member, None)
+        self._full_disks.pop(member, None)
+        self._count_must_ask()
         if outbox is None:
             return
         heads = Counter(head for body in outbox.unacknowledged() for head in _heads_in(body))

@@ -74,6 +74,7 @@ class DataPlane:
             m.VersionsTold: self.anti_entropy.versions_told,
             m.SyncRequested: self.anti_entropy.sync_requested,
             m.SyncRefused: self.syncs.refused,
+            m.DiskTold: self.disk_told,
             m.RefillRequested: self.recovery.requested,
             m.RefillRefused: self.recovery.refused,
             m.StandingRequested: self.handovers.standing_requested,
@@ -93,6 +94,12 @@ class DataPlane:
         """
         for reply in self.outgoing.apply_acks(sender, payload):
             self.handovers.refused(sender, reply)
+
+    def disk_told(self, sender: MemberId, told: m.DiskTold) -> None:
+        """Another member's disk: what its backups cannot keep is refused; ours may be the same."""
+        self.outgoing.backup_disk_told(sender, is_full=told.is_full)
+        if self.holdings.disk is not None and not told.is_full:
+            self.holdings.disk.try_again()
 
     # -- links and members ----------------------------------------------------------------
 
@@ -168,14 +175,18 @@ class DataPlane:
         """Decide replies that have waited longer than ``backup_timeout_us``."""
         before_us = self.ctx.now_us - self.ctx.settings.backup_timeout_us
         self.outgoing.expire_replies(before_us)
+        if self.holdings.disk is not None:
+            self.counters["backup_timeouts"] += self.holdings.disk.expire(before_us)
         self.counters["backup_timeouts"] += self.handovers.expire(before_us)
 
     def unsettled(self) -> int:
         """What keeps this member's replicas from being known to be in step; 0 is safe.
 
         Dirty namespaces, unconfirmed partitions, syncs, backups that have not answered for long,
-        seats without data.
+        seats without data, fragments that are not all on the disk.
         """
         doubts, late_us = self.doubts, self.ctx.now_us - STALLED_US
         known = len(doubts.dirty) + len(doubts.unconfirmed) + len(self.syncs.exchange.asked)
+        if self.holdings.disk is not None:
+            known += self.holdings.disk.unfinished
         return known + self.outgoing.stalled(late_us) + len(self.recovery.lacking)

@@ -1,4 +1,4 @@
-"""What ends with a member that leaves: entries of which no copy stays behind.
+"""What ends with a member that leaves: entries of which no copy stays behind, nor on its disk.
 
 A member that has handed over everything takes nothing along. The last ones do, and whoever leaves
 where nothing may be moved. When all data members leave together the hottest holder of a partition
@@ -27,6 +27,7 @@ def discarded_with(
     is_here: Callable[[MemberId], bool],
     is_end: bool,
     said: Collection[PartitionId],
+    is_persistent: Callable[[Namespace], bool],
 ) -> tuple[LostStructure, ...]:
     """The structures and numbers of entries that end with us, by kind and name.
 
@@ -36,6 +37,7 @@ def discarded_with(
         is_here: Whether a member is on the list.
         is_end: Whether all data members leave: nobody keeps what they hold.
         said: Partitions of which somebody said it that left before us.
+        is_persistent: Whether a structure is kept on disk, so that nothing of it ends with us.
     """
     counts: dict[Namespace, int] = {}
     for partition in partitions:
@@ -48,7 +50,7 @@ def discarded_with(
             if len(fragment.store) and (is_end or fragment.backup_count < other):
                 counts[namespace] = counts.get(namespace, 0) + len(fragment.store)
     found: list[LostStructure] = []
-    for namespace in sorted(counts):
+    for namespace in sorted(name for name in counts if not is_persistent(name)):
         kind, name = split_namespace(namespace)
         found.append(LostStructure(kind, name, counts[namespace]))
     return tuple(found)

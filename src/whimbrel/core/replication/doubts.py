@@ -42,6 +42,8 @@ class Doubts:
         """A fragment may lack something; it is asked for as soon as the guards allow."""
         fragment.is_dirty = True
         self.dirty[fragment] = None
+        if fragment.log is not None:
+            fragment.log.revise()
 
     def forget(self, fragment: Fragment) -> None:
         """The fragment is gone, replaced, or ours to define."""

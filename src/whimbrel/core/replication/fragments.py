@@ -22,7 +22,7 @@ from whimbrel.core.ids import (
 )
 from whimbrel.core.messages import Vector
 from whimbrel.core.replication.deferred_free import Freeable
-from whimbrel.core.replication.outbox import Outbox
+from whimbrel.core.replication.outbox import Outbox, Reply
 from whimbrel.core.replication.vectors import (
     NO_LINEAGE,
     ZERO,
@@ -72,6 +72,23 @@ class Store(Protocol):
         """Count idleness from now."""
 
 
+class ChangeLog(Protocol):
+    """The log of one fragment on our disk."""
+
+    waits: bool
+    """Whether replies and acknowledgements wait until a change is durable."""
+
+    def append(self, counter: int, operation: bytes, reply: Reply) -> None:
+        """Write down an operation that was carried out, before the fragment counts it.
+
+        ``counter`` is that of its own slot behind it; ``remaining`` of a reply that has to wait
+        for the disk rises by one.
+        """
+
+    def revise(self) -> None:
+        """The fragment's versions have changed otherwise than by an operation."""
+
+
 class Observer(Protocol):
     """Whoever wants to know every change of what a member holds, in apply order."""
 
@@ -106,6 +123,7 @@ class Fragment:
         others: Who else is given each of our changes and is not waited for: the asynchronous
             backups, observers.
         apply: Applies a backup operation; the store's own method unless somebody observes.
+        log: Where its changes are written down; None unless it is persistent.
         short_from: Our version up to which changes made with too few backups are counted, see
             ``shortage``; NOT_SHORT while there are enough.
     """
@@ -128,6 +146,7 @@ class Fragment:
     sync_targets: tuple[Outbox, ...] = ()
     others: tuple[Follow, ...] = ()
     apply: Callable[[bytes, int, int], None] = field(init=False)
+    log: ChangeLog | None = None
     short_from: int = NOT_SHORT
 
     def __post_init__(self) -> None:
@@ -163,6 +182,8 @@ class Fragment:
         self._start = counters
         self.slot = slot
         self.value = counters[slot] if slot < len(counters) else 0
+        if self.log is not None:
+            self.log.revise()
 
     def install(self, vector: Vector, index: int) -> None:
         """Take over a vector with the data it belongs to, as replica ``index``."""

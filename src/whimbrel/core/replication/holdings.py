@@ -8,6 +8,7 @@ by its number, so that no late copy brings it back (D11).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
@@ -27,6 +28,35 @@ _pack_prefix = PREFIX.pack
 StoreFactory = Callable[[Namespace], Store]
 
 
+class FragmentDisk(Protocol):
+    """The disk, as far as fragments are kept there; sets ``log`` of those that it follows."""
+
+    def hold(self, fragment: Fragment) -> None:
+        """It is held from now on: all of it, and each change, belongs on the disk."""
+
+    def drop(self, fragment: Fragment) -> None:
+        """It is held no longer."""
+
+    def stage(self, fragment: Fragment, chunk: bytes, *, is_last: bool) -> None:
+        """A chunk of a copy that may be held later has arrived."""
+
+    def unstage(self, fragment: Fragment) -> None:
+        """A copy that was staged, or was not, will not be held."""
+
+    def when_durable(self, then: Callable[[], None]) -> None:
+        """Call this once all that has happened so far is durable."""
+
+    def try_again(self) -> None:
+        """Another disk takes things again; if this one does not, see whether it does, too."""
+
+    def expire(self, before_us: int) -> int:
+        """Fail replies that wait for it since before that moment; returns how many."""
+
+    @property
+    def unfinished(self) -> int:
+        """Fragments that are held and of which it does not have everything yet."""
+
+
 class Holdings:
     """The only owner of fragments, and what is known of them.
 
@@ -36,6 +66,7 @@ class Holdings:
         shortage: Which of our fragments have too few backups.
         doubts: Which of them may differ from their primary's.
         deferred: What is freed in pieces; stores give it what a ``clear`` leaves behind.
+        disk: Where persistent fragments are kept as well, None where nothing is.
     """
 
     def __init__(
@@ -52,6 +83,7 @@ class Holdings:
         self.doubts = doubts
         self.partitions = partitions
         self.deferred = DeferredFree(ctx)
+        self.disk: FragmentDisk | None = None
         self._factories: dict[str, StoreFactory] = {}
         """By kind of structure."""
         self._generations: dict[Namespace, int] = {}
@@ -75,16 +107,24 @@ class Holdings:
         Raises:
             SerializationError: We have no structures of this kind.
         """
+        if part is not None:
+            return self.make_as(pid, namespace, part.settings, part.generation)
+        settings = self._ctx.settings.structure_of(namespace)
+        counts = (settings.backup_count, settings.async_backup_count)
+        return self.make_as(pid, namespace, counts, self._generations.get(namespace, 0))
+
+    def make_as(
+        self, pid: PartitionId, namespace: Namespace, counts: tuple[int, int], generation: int
+    ) -> Fragment:
+        """The same with these backups (sync, async), begun after that destruction.
+
+        Raises:
+            SerializationError: We have no structures of this kind.
+        """
         factory = self._factories.get(split_namespace(namespace)[0])
         if factory is None:
             raise SerializationError(f"no service is responsible for {namespace}")
-        if part is None:
-            settings = self._ctx.settings.structure_of(namespace)
-            sync, asynchronous = settings.backup_count, settings.async_backup_count
-            generation = self._generations.get(namespace, 0)
-        else:
-            (sync, asynchronous), generation = part.settings, part.generation
-        return Fragment(pid, namespace, factory(namespace), sync, asynchronous, generation)
+        return Fragment(pid, namespace, factory(namespace), *counts, generation)
 
     def begin(self, partition: PartitionReplica, namespace: Namespace) -> Fragment:
         """The primary's fragment, made and counted from zero when it is not there."""
@@ -126,10 +166,17 @@ class Holdings:
         self._begun[namespace] = None
         self.discard(partition, namespace)
         partition.fragments[namespace] = fragment
+        self.follow(fragment)
         for observer in self._observers:
-            self._attach(fragment)
             observer.held(partition, fragment)
         return True
+
+    def follow(self, fragment: Fragment) -> None:
+        """See that the disk and observers hear of the changes of a fragment that is held."""
+        if self.disk is not None:
+            self.disk.hold(fragment)
+        if self._observers or fragment.log is not None:
+            self._attach(fragment)
 
     def discard(self, partition: PartitionReplica, namespace: Namespace) -> None:
         """Hold a fragment no longer; its vector (bug 34) and all that is noted of it go, too."""
@@ -140,10 +187,14 @@ class Holdings:
             self.forget_heads()
             for observer in self._observers:
                 observer.discarded(partition, fragment)
+            if self.disk is not None:
+                self.disk.drop(fragment)
             self.free(fragment)
 
     def free(self, fragment: Fragment) -> None:
         """Give back the memory of a fragment that nobody holds."""
+        if self.disk is not None:
+            self.disk.unstage(fragment)
         self.deferred.take(fragment.store.release())
 
     def is_destroyed(self, namespace: Namespace, generation: int) -> bool:
@@ -172,14 +223,18 @@ class Holdings:
         """Count a change that was made here as primary, and send it to the backups (AE-02, AE-04).
 
         ``operation`` is the store's backup operation; the ``remaining`` of a reply that waits for
-        it rises by the acknowledgements that will come.
+        it rises by the acknowledgements that will come, of backups and of the disk.
         """
-        count = fragment.backup_count
+        count, log = fragment.backup_count, fragment.log
         if not count:
+            if log is not None:
+                log.append(fragment.value, operation, reply)
             for follow in fragment.others:
                 follow(fragment, operation, b"")
             return
         value = fragment.value + 1
+        if log is not None:
+            log.append(value, operation, reply)
         fragment.value = value
         targets = fragment.sync_targets
         if not targets and not fragment.others:
@@ -222,14 +277,20 @@ class Holdings:
                 self.outgoing.refresh_targets(partition)
 
     def _attach(self, fragment: Fragment) -> None:
-        """Have the changes told that come to a fragment from its primary."""
+        """Have the changes written down and told that come to a fragment from its primary."""
 
         def apply(buffer: bytes, start: int, end: int) -> None:
             fragment.store.apply(buffer, start, end)
-            for observer in self._observers:
-                observer.changed(fragment, buffer[start:end])
+            self.applied(fragment, fragment.value + 1, buffer[start:end])
 
         fragment.apply = apply
+
+    def applied(self, fragment: Fragment, counter: int, operation: bytes) -> None:
+        """An operation that came from the primary has been carried out on the store."""
+        if fragment.log is not None:
+            fragment.log.append(counter, operation, None)
+        for observer in self._observers:
+            observer.changed(fragment, operation)
 
     # -- heads ----------------------------------------------------------------------------
 

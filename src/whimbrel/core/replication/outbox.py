@@ -31,6 +31,10 @@ ACKS: Final = struct.Struct("<QIQBI")
 REFUSAL: Final = struct.Struct("<QIB")
 """A refused operation: sequence number of its frame, position in it, reason."""
 REFUSED_STALE_PRIMARY: Final = 1
+REFUSED_DISK: Final = 2
+"""It is applied, and the disk that it belongs on takes nothing."""
+WHOLE_FRAMES: Final = 0xFFFFFFFF
+"""In place of a position: everything up to this frame that is not acknowledged is refused."""
 REFUSALS_MAX: Final = 100_000
 """More refusals than this in one ACKS payload are not believed."""
 
@@ -41,6 +45,7 @@ _pack_acks = ACKS.pack
 FAILED_STALE = "stale primary"
 """The partition went to another member, which may have the write or not."""
 FAILED_TIMEOUT = "backup timeout"
+FAILED_DISK = "no space left on the disk of a backup"
 _NEVER_DONE = -(1 << 40)
 CLOSED: Final = 1 << 62
 """Acknowledged sequence of an outbox whose member is gone: whoever waits for it goes on."""
@@ -51,8 +56,8 @@ class PendingReply(msgspec.Struct, eq=False, gc=False):
 
     Attributes:
         remaining: Acknowledgements still to come; 0 means that nothing needs to be waited for.
-        failed: Why nobody can tell whether it succeeded (FAILED_STALE, FAILED_TIMEOUT), empty
-            while somebody may. The change itself is done here in any case.
+        failed: Why nobody can tell whether it succeeded (FAILED_STALE, FAILED_TIMEOUT, what a disk
+            said), empty while somebody may. The change itself is done here in any case.
         released: How many of the backups left or ceased to be backups before they acknowledged.
             They count as done; a backup-aware client must be told this many acknowledgements.
         owner: The serving layer's: whose reply it is.
@@ -233,7 +238,7 @@ class Outbox:
         self.acknowledged = max(self.acknowledged, sequence)
 
     def refuse(self, sequence: int, position: int) -> PendingReply | None:
-        """The receiver does not take us for the primary: who waits for that write (decision 5).
+        """The receiver refuses an operation: who waits for that write (decision 5).
 
         No acknowledgement will come for it any more.
         """
@@ -244,6 +249,16 @@ class Outbox:
             if frame.sequence >= sequence:
                 break
         return None
+
+    def refuse_frames(self, sequence: int) -> list[PendingReply]:
+        """The same of everything up to a frame: who waits for it."""
+        found: list[PendingReply] = []
+        for frame in self.frames:
+            if frame.sequence > sequence:
+                break
+            found += [reply for reply in frame.replies if reply is not None and reply.remaining > 0]
+            frame.replies = [None] * len(frame.replies)
+        return found
 
     # -- not being answered ---------------------------------------------------------------
 
@@ -359,9 +374,9 @@ class Inbox:
         else:
             self._owe(0)
 
-    def refuse(self, sequence: int, position: int) -> None:
-        """The operation at this position of the frame comes from a stale primary."""
-        refusal = (sequence, position, REFUSED_STALE_PRIMARY)
+    def refuse(self, sequence: int, position: int, reason: int) -> None:
+        """The operation at this position of the frame is refused."""
+        refusal = (sequence, position, reason)
         self.refusals.append(refusal)
         self._refused.append(refusal)
 
@@ -378,6 +393,14 @@ class Inbox:
         else:
             self.owed.append(owed)
 
+    def refuse_held(self, payload: bytes) -> bytes:
+        """An acknowledgement that was held back, as one that refuses all it would acknowledge."""
+        incarnation, stream, sequence, gap, refusals = read_acks(payload)
+        refusal = (sequence, WHOLE_FRAMES, REFUSED_DISK)
+        self._refused.append(refusal)
+        head = _pack_acks(incarnation, stream, sequence, gap, len(refusals) + 1)
+        return b"".join([head, *(REFUSAL.pack(*one) for one in (refusal, *refusals))])
+
     def take_acks(self) -> list[bytes]:
         """The ACKS payloads owed since the last call."""
         if not self.owed:
@@ -393,8 +416,10 @@ class Inbox:
         return payloads
 
 
-def read_acks(payload: bytes) -> tuple[int, int, int, int, list[tuple[int, int]]]:
-    """Incarnation, stream, last sequence applied, gap flag, (sequence, position) of refusals.
+def read_acks(payload: bytes) -> tuple[int, int, int, int, list[tuple[int, int, int]]]:
+    """Incarnation, stream, last sequence applied, gap flag, and the refusals.
+
+    A refusal is sequence, position and reason; its position may be WHOLE_FRAMES.
 
     Raises:
         ProtocolError: The payload is cut off or too long.
@@ -404,6 +429,6 @@ def read_acks(payload: bytes) -> tuple[int, int, int, int, list[tuple[int, int]]
     *head, count = ACKS.unpack_from(payload)
     if count > REFUSALS_MAX or len(payload) != ACKS.size + count * REFUSAL.size:
         raise ProtocolError("an acknowledgement does not have the length it announces")
-    refusals = [entry[:2] for entry in REFUSAL.iter_unpack(payload[ACKS.size :])]
+    refusals = [entry[:3] for entry in REFUSAL.iter_unpack(payload[ACKS.size :])]
     incarnation, stream, sequence, gap = head
     return incarnation, stream, sequence, gap, refusals

@@ -6,7 +6,7 @@ FN-7, FN-9). Decides nothing about rows; the migration room calls in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
@@ -141,6 +141,8 @@ class Roles:
             raise SerializationError(f"no migration {migration.id} is being received")
         partition = self._holdings.partitions[migration.partition_id]
         for part, shadow in shadows.take(parts):
+            if shadow is not None and self._holdings.disk is not None:
+                self._holdings.disk.stage(shadow, part.data, is_last=part.last)
             held = partition.fragments.get(part.namespace)
             if shadow is not None:
                 refuse_older(shadow, held)
@@ -222,8 +224,15 @@ class Roles:
                 self._holdings.discard(partition, namespace)
 
     def _take_over(self, partition: PartitionReplica, *, promoted: bool) -> None:
-        """We are the primary now: count under a lineage of our own (decision 6)."""
-        partition.lineage = make_lineage(partition.version, self._ctx.id)
+        """We are the primary now: count under a lineage of our own (decision 6).
+
+        Where rows outlive processes it is this process's: one before us may have counted under the
+        same version of the row, and what it counted last need not be on any disk.
+        """
+        ctx = self._ctx
+        is_kept = ctx.settings.persistence.enabled
+        name = f"{ctx.id}@{ctx.started_us}/{ctx.wall_ms}" if is_kept else ctx.id
+        partition.lineage = make_lineage(partition.version, name)
         for fragment in partition.fragments.values():
             fragment.become_primary(partition.lineage)
             self._doubts.forget(fragment)
@@ -247,6 +256,13 @@ class Roles:
                 outbox.release(partition.pid, self._outgoing.completed)
             else:
                 outbox.disown(partition.pid, self._outgoing.completed)
+
+    def when_durable(self, then: Callable[[], None]) -> None:
+        """See ``ports.FragmentHost``."""
+        if self._holdings.disk is None:
+            then()
+        else:
+            self._holdings.disk.when_durable(then)
 
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         """See ``ports.FragmentHost``."""

@@ -21,6 +21,10 @@ INVARIANTS_US = 2_000_000
 """How often the invariants of every member are looked at."""
 
 
+DISK_NOTES = ("disk_refuses", "disk_failed", "stopped")
+"""What is explained by a disk that is full, or whose sync fails."""
+
+
 class Bounded(Rule):
     """X1 (GCM-43; S): queues and buffers, looked at now and then."""
 
@@ -112,6 +116,8 @@ class QuietNotes(Rule):
             return
         if note.kind == "stopped" and len(self.world.up_hosts()) == 1:
             return  # every other machine is silent: it must not found a cluster of its own
+        if note.kind in DISK_NOTES and (host.disk.is_ill or host.is_condemned):
+            return
         if note.level == "error" and not note.kind.startswith("partition"):
             fields = ", ".join(f"{name}={value}" for name, value in note.fields.items())
             self.fail(f"{note.kind}: {fields}", host.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.core.model import CLUSTER_VERSION
+from whimbrel.sim.disk import Fault
 from whimbrel.sim.faults.event import FaultEvent
 from whimbrel.sim.faults.nemesis import Action, Nemesis
 from whimbrel.sim.host import Host
@@ -143,6 +144,32 @@ def ambush(nemesis: Nemesis, event: FaultEvent) -> None:
         nemesis.crash_points.set(host, event.value)
 
 
+def outage(nemesis: Nemesis, event: FaultEvent) -> None:
+    """Everybody dies at one moment: all processes, or all machines by a loss of power (1)."""
+    nemesis.world.lose_all(power=event.value == 1)
+
+
+def drag(nemesis: Nemesis, event: FaultEvent) -> None:
+    """The disk of a place takes up to half a second for each work, until ``mend``."""
+    nemesis.world.host_named(event.names[0]).disk.is_slow = True
+
+
+def fill(nemesis: Nemesis, event: FaultEvent) -> None:
+    """The disk of a place has room for so many bytes more, until ``mend``."""
+    disk = nemesis.world.host_named(event.names[0]).disk
+    disk.bytes_max = disk.used_bytes + event.value
+
+
+def unsync(nemesis: Nemesis, event: FaultEvent) -> None:
+    """The next sync of a place's disk fails, which is final for the member there (S5)."""
+    nemesis.world.host_named(event.names[0]).disk.arm(Fault.SYNC_ERROR)
+
+
+def mend(nemesis: Nemesis, event: FaultEvent) -> None:
+    """A disk is what it was."""
+    nemesis.world.host_named(event.names[0]).disk.mend()
+
+
 def salvo(nemesis: Nemesis, event: FaultEvent) -> None:
     """Members die at one moment. If the product calls it safe, all copies are there (budget)."""
     world = nemesis.world
@@ -263,6 +290,11 @@ ACTIONS: dict[str, Action] = {
     "narrow": narrow,
     "double": double,
     "ambush": ambush,
+    "outage": outage,
+    "drag": drag,
+    "fill": fill,
+    "unsync": unsync,
+    "mend": mend,
     "salvo": salvo,
     "snare": snare,
     "freeze": freeze,

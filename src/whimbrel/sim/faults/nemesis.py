@@ -18,6 +18,7 @@ from whimbrel.sim.entropy import coin, log_uniform, pick
 from whimbrel.sim.faults.crash_points import CrashPoints
 from whimbrel.sim.faults.event import FaultEvent
 from whimbrel.sim.faults.message_triggers import MessageTriggers
+from whimbrel.sim.faults.supervisor import Supervisor
 from whimbrel.sim.host import Host
 from whimbrel.sim.workload import Workload
 from whimbrel.sim.world import SENIORITY, World
@@ -50,6 +51,7 @@ class Nemesis:
         self._actions = actions
         self.crash_points = CrashPoints(world, self._may_kill)
         self.triggers = MessageTriggers(world, self.do)
+        self.supervisor = Supervisor(world, lambda host: self.do("start", host.name))
         world.interceptors = (self.crash_points, self.triggers)
         self.active = False
         self.events: list[FaultEvent] = []
@@ -71,6 +73,9 @@ class Nemesis:
             return
         self.active = True
         self._round += 1
+        if self.world.plan.profile.disks:
+            self.supervisor.watch()
+            self.supervisor.hurry(is_over=False)
         for family, gap_us in self.world.plan.fault_gap_us.items():
             self._schedule(family, gap_us)
 
@@ -86,12 +91,16 @@ class Nemesis:
         if self.script is not None:
             return
         self.crash_points.clear()
+        self.supervisor.hurry(is_over=True)
         for host in self.world.hosts:
             if host.is_paused:
                 self.do("resume", host.name)
             if host.wall_frozen_ms is not None:
                 self.do("jump", host.name)
         self.do("calm")
+        for host in self.world.hosts if self.world.plan.profile.disks else ():
+            if host.disk.is_ill:
+                self.do("mend", host.name)
         if "states" in self.world.plan.fault_gap_us:
             self._insist_on_active(self._round)
 

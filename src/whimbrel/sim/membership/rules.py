@@ -30,7 +30,8 @@ class ViewOrder(Rule):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._content: dict[tuple[int, MemberId | None], tuple[MemberId, ...]] = {}
+        self._content: dict[tuple[int, MemberId, int], tuple[MemberId, ...]] = {}
+        """By version and process of the master."""
 
     def view(self, host: Host, old: MemberList, new: MemberList) -> None:
         """T."""
@@ -38,7 +39,9 @@ class ViewOrder(Rule):
             self.fail(f"version {new.version} after {old.version}", host.name)
         if new.get(host.info.id) is None:
             self.fail(f"list {new.version} lacks its installer", host.name)
-        content = self._content.setdefault((new.version, new.master), new.ids())
+        master = new.members[0]
+        process = (new.version, master.id, master.started_us)
+        content = self._content.setdefault(process, new.ids())
         if content != new.ids():
             self.fail(f"two lists of version {new.version} from one master", host.name)
 

@@ -188,7 +188,7 @@ class OneMigration(Rule):
         roles: dict[MemberId | None, int] = {}
         for migration in counted:
             source = migrations.table.rows[migration.partition_id][0]
-            for member in (source, migration.step.destination):
+            for member in dict.fromkeys((source, migration.step.destination)):
                 roles[member] = roles.get(member, 0) + 1
         for member, count in roles.items():
             if count > self._cap:

@@ -20,7 +20,7 @@ def passive_takes_writes(engine: Engine) -> None:
 
 def anybody_may_join(engine: Engine) -> None:
     """Newcomers are admitted whatever the cluster state says."""
-    replace(engine.member.membership.joining, "_may_join", lambda _joiner: True)
+    replace(engine.member.membership.joining, "_may_join", lambda _joiner, _files: True)
 
 
 BUGS: tuple[Bug, ...] = (

@@ -54,10 +54,11 @@ class StateObeyed(Rule):
             self.fail(f"migrations are planned in {state}", host.name)
 
     def view(self, host: Host, old: MemberList, new: MemberList) -> None:
-        """T: whoever comes while joining is forbidden was missing."""
+        """T: whoever comes while joining is forbidden was missing; but to a recovery all come."""
         if new.state is not ClusterState.PASSIVE:
             self._passive_since_us = None
-        if new.master != host.info.id or not old.members or old.state.join_allowed:
+        is_open = old.state.join_allowed or old.recovery is not None
+        if new.master != host.info.id or not old.members or is_open:
             return
         for info in new.members:
             if old.get(info.id) is None and not old.is_missing(info.id):

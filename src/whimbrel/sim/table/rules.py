@@ -71,11 +71,11 @@ class EqualVersions(Rule):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._rows: dict[tuple[int, int, MemberId | None], Row] = {}
+        self._rows: dict[tuple[int, int, MemberId | None, int], Row] = {}
 
     def row(self, host: Host, pid: PartitionId, before: Row, after: Row, version: int) -> None:
         """T."""
-        key = (pid, version, host.member.ctx.master)
+        key = (pid, version, host.member.ctx.master, self.world.era)
         if self._rows.setdefault(key, after) != after:
             self.fail(f"p{pid} version {version}", host.name)
 
@@ -90,13 +90,13 @@ class OnePrimary(Rule):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._newest: dict[tuple[int, MemberId | None], tuple[int, MemberId, int]] = {}
+        self._newest: dict[tuple[int, MemberId | None, int], tuple[int, MemberId, int]] = {}
 
     def accepted(self, host: Host, pid: PartitionId) -> None:
         """E."""
         member = host.member
         version, mine = member.migrations.table.versions[pid], host.info.id
-        key = (pid, member.ctx.master)
+        key = (pid, member.ctx.master, self.world.era)
         newest = self._newest.get(key)
         if newest is None or version > newest[0]:
             self._newest[key] = (version, mine, self.world.now_us)

@@ -7,6 +7,7 @@ budget before it puts a copy at risk, and acts through verbs that a scenario fil
 """
 
 from whimbrel.sim.faults.families.aimed import AIMED
+from whimbrel.sim.faults.families.disks import DISKS
 from whimbrel.sim.faults.families.load import LOAD
 from whimbrel.sim.faults.families.network import NETWORK
 from whimbrel.sim.faults.families.operator import OPERATOR
@@ -21,6 +22,7 @@ FAMILIES: dict[str, Family] = {
         *LOAD,
         *AIMED,
         *OPERATOR,
+        *DISKS,
     )
 }
 """By name."""

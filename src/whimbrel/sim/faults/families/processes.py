@@ -64,7 +64,7 @@ def leave(nemesis: Nemesis) -> None:
 def join(nemesis: Nemesis) -> None:
     """32, 59: a process starts at a place where none runs."""
     down = [host for host in nemesis.world.hosts if not host.is_up and not host.is_outside]
-    if down:
+    if down and not nemesis.world.is_dark:  # then it is the supervisor who starts
         nemesis.do("start", pick(nemesis.random, down).name)
 
 

@@ -1,0 +1,7 @@
+"""Members that keep files, and come back with them."""
+
+from whimbrel.sim.disks.planted import BUGS
+from whimbrel.sim.disks.rules import RULES
+from whimbrel.sim.subject import Subject
+
+SUBJECT = Subject(rules=RULES, bugs=BUGS)
