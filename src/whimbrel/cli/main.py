@@ -53,6 +53,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("state", "state", "Read or set the cluster state"),
     Command("promote", "role", "Make a lite member a data member"),
     Command("demote", "role", "Make a data member a lite member"),
+    Command("files", "files", "What a data directory holds, and what in it is damaged"),
     Command("recovery", "recovery", "A cluster that comes back from its files: look, or go on"),
     Command("shutdown", "shutdown", "Make a member leave gracefully"),
     Command("upgrade", "upgrade", "Raise the version of the cluster"),
