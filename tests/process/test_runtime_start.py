@@ -286,22 +286,30 @@ def test_a_short_pause_costs_nothing(start: Start) -> None:
     assert not [n for n in second.notes() if n["event"] == "member_removed"]
 
 
-def test_an_expelled_member_comes_back_as_somebody_new(start: Start) -> None:
+@pytest.mark.parametrize("keeps_data", [False, True])
+def test_an_expelled_member_comes_back_by_itself(
+    start: Start, tmp_path: Path, *, keeps_data: bool
+) -> None:
     """Goal: a member that was stopped for too long joins again by itself, on the same ports,
-    without a second ready line, even if nobody told it where to look.
+    without a second ready line, even if nobody told it where to look: as somebody new, or where it
+    has files, which are of whom they name, as whom it was, with those set aside.
     """
     port_a, admin_a, port_b, admin_b = free_ports(4)
-    impatient = ("--set", "membership.heartbeat_timeout_s=1")
-    first = start("--port", str(port_a), "--admin-port", str(admin_a), *impatient)
+    impatient = ["--set", "membership.heartbeat_timeout_s=1"]
+    if keeps_data:
+        impatient += ["--set", "persistence.enabled=true"]
+    kept = [["--data-dir", str(tmp_path / name)] if keeps_data else [] for name in "ab"]
+    first = start("--port", str(port_a), "--admin-port", str(admin_a), *impatient, *kept[0])
     first.ready()
-    second = start(*flags(port_b, admin_b, port_a), *impatient)
+    second = start(*flags(port_b, admin_b, port_a), *impatient, *kept[1])
     second.ready()
     first.signal(signal.SIGSTOP)
     until(lambda: any(n["event"] == "member_removed" for n in second.notes()), "the removal")
     first.signal(signal.SIGCONT)
     until(lambda: sum(n["event"] == "joined" for n in first.notes()) == 2, "the return")
     ids = [n["member"] for n in first.notes() if n["event"] == "joined"]
-    assert ids[0] != ids[1]
+    assert (ids[0] == ids[1]) is keeps_data
+    assert any(n["event"] == "files_set_aside" for n in first.notes()) is keeps_data
     for member in (first, second):
         member.signal(signal.SIGTERM)
         assert member.wait() == 0

@@ -496,6 +496,7 @@ class Node:
         if reason:
             self.note(Note("info", "ready_before_replicas", {"reason": reason}))
         self.ready.set_result(None)
+        self._on_recovering = None  # who is expelled and begins again has been ready
         if self._on_ready is not None:
             self._on_ready(self)
 
@@ -525,8 +526,9 @@ class Node:
         self.links.close_all()
         self.acceptor.close_all(at_once=True)
         member = self.engine.member
-        # Where nobody new may join, only its old uuid brings it back to its seat (GCM-09).
-        if member.ctx.members.state.join_allowed:
+        # Where nobody new may join, only its old uuid brings it back to its seat (GCM-09); and
+        # files are of whom they name.
+        if member.ctx.members.state.join_allowed and not self.config.core.persistence.enabled:
             self.identity.renew()
         data = member.split_data
         # Whoever was promoted or demoted comes back as what it was.
