@@ -241,9 +241,11 @@ class Registry:
     def _once_kept(self, entries: Sequence[RegistryEntry], then: Callable[[], None]) -> None:
         """Go on once our disk has what somebody waits for: destructions, and Compact schemas.
 
-        That a structure exists is known again by what is in it.
+        That a structure exists is known again by what is in it. What is told in a recovery comes
+        from files, which stay as they are until it is over; nothing is written before.
         """
-        if all(entry.alive and is_structure(entry) for entry in entries):
+        is_known_again = all(entry.alive and is_structure(entry) for entry in entries)
+        if is_known_again or self._ctx.members.recovery is not None:
             then()
             return
         cause = self._ctx.cause
