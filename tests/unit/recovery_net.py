@@ -77,7 +77,10 @@ class Files:
         self.on_damaged: Callable[[str], None] = lambda _sentence: None
         self.loads: list[dict[PartitionId, ReplicaIndex]] = []
         self._waiting: list[Callable[[], None]] = []
+        self._undurable: list[Callable[[], None]] = []
+        self._is_gathering = False
         node.engine.member.persistence.is_enabled = False  # this is played
+        node.engine.member.registry.when_durable = self.when_durable
         node.engine.member.recovery.use_files(self)
 
     def _later(self, delay_us: int, action: Callable[[], None]) -> None:
@@ -153,10 +156,21 @@ class Files:
         self._later(LOAD_US, done)
 
     def follow(self) -> None:
-        """Nothing is written here."""
+        """Nothing is written here; as in a log, nothing leaves before it begins."""
+        self._is_gathering = True
 
     def began(self) -> None:
         self.disk.began += 1
+        self._is_gathering = False
+        undurable, self._undurable = self._undurable, []
+        for told in undurable:
+            told()
+
+    def when_durable(self, then: Callable[[], None]) -> None:
+        if self._is_gathering:
+            self._undurable.append(then)
+        else:
+            then()
 
 
 class RecoveryPump(SplitPump):
@@ -189,6 +203,11 @@ class RecoveryPump(SplitPump):
         addresses = tuple(self.address_of(one) for one in range(1, 6))
         node.handle(Started(addresses))
         return node
+
+    def seat_all(self, *numbers: int) -> None:
+        """Start a process at each of these seats, at one moment."""
+        for number in numbers:
+            self.seat(number)
 
     def found_cluster(self, count: int = 3) -> list[Node]:
         """A running cluster at the first seats."""

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -17,7 +16,7 @@ import pytest
 from whimbrel.config import Config, RuntimeSettings
 from whimbrel.core.effects import DiskWork, Stopped
 from whimbrel.core.persistence.commands import Answer, Append, Command, Failure, Read, Sync
-from whimbrel.core.settings import CoreSettings
+from whimbrel.core.settings import CoreSettings, PersistenceSettings
 from whimbrel.core.stimuli import DiskDone, DiskFailed, Stimulus
 from whimbrel.errors import InvariantViolation, OverloadedError, UsageError
 from whimbrel.runtime.node import Node
@@ -207,15 +206,9 @@ def test_a_program_that_forgets_its_member_ends_all_the_same(tmp_path: Path) -> 
 
 def member(folder: Path, *, enabled: bool = True) -> Node:
     """A member that is told to keep its data, and has not started."""
-    core = msgspec.defstruct(
-        "Core",
-        [("persistence", Any, SimpleNamespace(enabled=enabled))],
-        bases=(CoreSettings,),
-        frozen=True,
-        kw_only=True,
-    )
+    core = CoreSettings(partition_count=7, persistence=PersistenceSettings(enabled=enabled))
     runtime = RuntimeSettings(port=0, data_dir=str(folder), log_level="error")
-    return Node(Config(cast("CoreSettings", core(partition_count=7)), runtime))
+    return Node(Config(core, runtime))
 
 
 def emit(node: Node, *effects: Any) -> None:

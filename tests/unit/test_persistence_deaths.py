@@ -12,6 +12,19 @@ from whimbrel.core.persistence.log import COMPACT_TIMER
 EVERYTHING = {PartitionId(pid): ReplicaIndex(0) for pid in range(PARTITIONS)}
 
 
+def work_or_die(rig: Rig, left: int, *, power: bool) -> int:
+    """Carry works out, or die when so many commands are; how many are left, below 0 when dead."""
+    while rig.works:
+        commands = rig.works[0].commands
+        if len(commands) > left:
+            rig.disk.execute(commands[:left])
+            rig.die(power=power)
+            return -1
+        left -= len(commands)
+        rig.work()
+    return left
+
+
 def die_at(command: int) -> Rig | None:
     """A process that wrote over several segments and died before that command; None if it did not
     come so far.
@@ -22,14 +35,9 @@ def die_at(command: int) -> Rig | None:
     for number in range(30):
         rig.put(b"key %d" % number, b"v" * 60)
         rig.turn()
-        while rig.works:
-            commands = rig.works[0].commands
-            if len(commands) > left:
-                rig.disk.execute(commands[:left])
-                rig.die(power=False)
-                return rig
-            left -= len(commands)
-            rig.work()
+        left = work_or_die(rig, left, power=False)
+        if left < 0:
+            return rig
     return None
 
 
@@ -116,14 +124,9 @@ def compact_until(command: int) -> Rig | None:
         if number % 4 == 3:
             rig.files.on_timer(COMPACT_TIMER)
             rig.fire()
-        while rig.works:
-            commands = rig.works[0].commands
-            if len(commands) > left:
-                rig.disk.execute(commands[:left])
-                rig.die(power=True)
-                return rig
-            left -= len(commands)
-            rig.work()
+        left = work_or_die(rig, left, power=True)
+        if left < 0:
+            return rig
     return None
 
 

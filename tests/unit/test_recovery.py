@@ -33,8 +33,7 @@ def test_all_come_back(cluster_version: str) -> None:
     numbers = {node.engine.member.membership.numbers.number for node in nodes}
     pump.crash(*nodes)
     pump.run(5)
-    for number in (3, 1, 2):
-        pump.seat(number)
+    pump.seat_all(3, 1, 2)
     pump.await_joined(1, 2, 3)
     assert all(pump.rows(number) == rows for number in (1, 2, 3))
     members = pump.seats[1].engine.member.ctx.members
@@ -59,8 +58,7 @@ def test_the_state_comes_back(state: str) -> None:
     set_state(pump, nodes[0], ClusterState(state))
     rows = pump.rows(1)
     pump.crash(*nodes)
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.await_joined(1, 2, 3)
     for number in (1, 2, 3):
         assert pump.seats[number].engine.member.ctx.members.state == state
@@ -78,8 +76,7 @@ def test_nothing_is_served_before_all_are_there() -> None:
     nodes = pump.found_cluster(3)
     pump.fill(nodes[0])
     pump.crash(*nodes)
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.run(20)
     for number in (1, 2):
         told = pump.recovery(number)
@@ -115,8 +112,7 @@ def test_a_full_recovery_gives_up_without_harm() -> None:
     pump.fill(nodes[0])
     pump.crash(*nodes)
     kept = {number: disk.file for number, disk in pump.disks.items()}
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.run(58)
     assert pump.seats[1].alive and pump.seats[2].alive
     pump.run(5)
@@ -126,8 +122,7 @@ def test_a_full_recovery_gives_up_without_harm() -> None:
         assert FULL in reason
     assert {number: disk.file for number, disk in pump.disks.items()} == kept
     assert [disk.began for disk in pump.disks.values()] == [1, 1, 1]
-    for number in (2, 3, 1):
-        pump.seat(number)
+    pump.seat_all(2, 3, 1)
     pump.await_joined(1, 2, 3)
     assert not pump.missing_entries(pump.seats[3])
 
@@ -142,8 +137,7 @@ def test_partial_policies_go_on_by_themselves(policy: str) -> None:
     pump.fill(nodes[0])
     pump.run(2)
     pump.crash(*nodes)
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.run(55)
     assert not pump.seats[1].joined
     pump.await_joined(1, 2)
@@ -165,8 +159,7 @@ def test_partial_start(policy: str) -> None:
     pump.fill(nodes[0])
     pump.run(2)
     pump.crash(*nodes)
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.await_phase(2, "validating")
     pump.run(3)
     answer = ask(pump.seats[2], "recovery.partial_start")
@@ -193,8 +186,7 @@ def test_force_start() -> None:
     set_state(pump, nodes[0], ClusterState.FROZEN)
     before = nodes[0].engine.member.ctx.members.cluster_id
     pump.crash(*nodes)
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.await_phase(2, "validating")
     pump.run(2)
     assert not ask(pump.seats[2], "recovery.force_start").error
@@ -237,8 +229,7 @@ def test_who_is_left_out_ends_where_stale_files_are_kept() -> None:
     pump.crash(nodes[2])
     pump.run(15)
     pump.crash(nodes[0], nodes[1])
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.await_joined(1, 2)
     status, reason = stopped(pump.seats[3])
     assert status == 1 and "persistence.auto_remove_stale_data" in reason
@@ -419,8 +410,7 @@ def test_other_addresses() -> None:
     rows = pump.rows(1)
     pump.crash(*nodes)
     pump.moved[2] = 5
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.await_joined(1, 2, 3)
     wanted = [(version + (member_id(2) in row), row) for version, row in rows]
     assert pump.rows(1) == pump.rows(2) == wanted
@@ -493,8 +483,7 @@ def test_nobody_waits_for_files_that_an_expected_member_never_had() -> None:
     pump.fill(nodes[0])
     pump.crash(*nodes)
     pump.disks[3].file, pump.disks[3].fragments = None, []
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.run(5)
     told = pump.recovery(1)
     assert told is not None and told["missing"] == [member_id(3)]

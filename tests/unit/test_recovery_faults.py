@@ -132,8 +132,7 @@ def test_the_master_may_die_at_every_message(kind: type, times: int) -> None:
         return source in dead
 
     pump.watch = watch
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.run(12)
     for number in (1, 2, 3):
         if not pump.seats[number].alive:
@@ -150,8 +149,7 @@ def test_the_time_is_that_of_the_recovery_and_not_of_its_master() -> None:
     pump = RecoveryPump()
     nodes = pump.found_cluster(4)
     pump.crash(*nodes)
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.run(30)
     pump.kill(pump.seats[1])
     pump.run(20)
@@ -188,8 +186,7 @@ def test_a_new_master_hears_everybody_before_it_decides() -> None:
     pump.fill(nodes[0], name="b2")
     pump.run(5)
     pump.crash(*nodes)
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.run(58)
     pump.watch = lambda source, _target, message: (
         source.number == 3 and isinstance(message, m.RecoveryTold)
@@ -269,8 +266,7 @@ def test_the_master_dies_with_a_list_on_its_way(is_last: bool, reaches: int) -> 
         return bool(dying)
 
     pump.watch = watch
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.run_until(lambda: bool(dying), 30)
     committed = is_last or reaches
     if committed:
@@ -295,8 +291,7 @@ def test_damage_with_the_full_policy_ends_one_and_the_others_wait() -> None:
     pump.fill(nodes[0])
     pump.crash(*nodes)
     pump.disks[2].damage = "log/changes-1.seg at 4711: a wrong checksum"
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.run(15)
     assert stopped(pump.seats[2]) == (1, pump.disks[2].damage)
     assert pump.seats[1].alive and pump.seats[3].alive and not pump.seats[1].joined
@@ -319,8 +314,7 @@ def test_damage_with_a_partial_policy_is_healed_from_backups(policy: str, victim
     pump.run(2)
     pump.crash(*nodes)
     pump.disks[victim].damage = "log/changes-1.seg at 4711: a wrong checksum"
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.await_joined(1, 2, 3)
     assert [number for number, disk in pump.disks.items() if disk.aside] == [victim]
     assert any(
@@ -356,8 +350,7 @@ def test_who_does_not_load_in_time(policy: str) -> None:
     pump.run(2)
     pump.crash(*nodes)
     pump.disks[2].load_us = 1_000_000_000
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.run(35)
     assert not pump.seats[1].joined and pump.seats[1].alive
     if policy == FULL:
@@ -430,8 +423,7 @@ def put_two_back(policy: str) -> RecoveryPump:
 def test_partial_policies_choose_between_tables(policy: str, left_out: list[int]) -> None:
     """PIM-37: one group counts. Who is left out, be it the master, shows nothing of its own."""
     pump = put_two_back(policy)
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.await_joined(1, 2, 3)
     assert [number for number, disk in pump.disks.items() if disk.aside] == left_out
     text = "new" if policy == RECENT else "old"
@@ -457,8 +449,7 @@ def test_who_is_left_out_is_known_without_its_master() -> None:
         return source in dead
 
     pump.watch = watch
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.await_joined(2, 3)
     assert [node.number for node in dead] == [1]
     assert not pump.missing_entries(pump.seats[3], "new", "b2")
@@ -474,8 +465,7 @@ def test_nothing_is_in_force_before_everybody_knows_who_is_chosen() -> None:
         return isinstance(message, m.RecoveryOrdered) and target.number == 2
 
     pump.watch = watch
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.run(15)
     assert pump.files[pump.seats[3]].bytes_loaded and not pump.seats[1].joined
     assert not order_of(pump.seats[1])
@@ -506,8 +496,7 @@ def test_killed_while_the_table_changes() -> None:
     pump.crash(*nodes[:2], saves=False)
     sums = {sum(row.version for row in disk.file.rows) for disk in pump.disks.values() if disk.file}
     assert len(sums) > 1, "the tables differ"
-    for number in (1, 2, 3, 4):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3, 4)
     pump.await_joined(1, 2, 3, 4)
     pump.run(15)
     assert not pump.missing_entries(pump.seats[2])
@@ -525,8 +514,7 @@ def test_what_was_destroyed_stays_destroyed() -> None:
     client.call("Client.destroyProxy", name="m", service_name="hz:impl:mapService")
     pump.save(nodes[2])
     pump.crash(*nodes, saves=False)
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.await_joined(1, 2, 3)
     for number in (1, 2, 3):
         names = [one.key for one in pump.seats[number].engine.member.registry.structures()]
@@ -559,8 +547,7 @@ def test_a_primary_that_lost_its_tail_counts_under_another_name() -> None:
     pump.save(backup)
     pump.crash(*nodes, saves=False)
     pump.watch = lambda _source, _target, message: isinstance(message, m.VersionsTold)
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.await_joined(1, 2)
     client = pump.client(pump.seats[primary.number])
     pump.put(client, "m", "k1", "again 1")
@@ -586,8 +573,7 @@ def test_recoveries_that_were_founded_apart_become_one() -> None:
     pump.crash(*nodes)
     for number in (1, 2, 3):
         pump.part_of[pump.address_of(number)] = number == 3
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.run(15)
     first, third = pump.recovery(1), pump.recovery(3)
     assert first is not None and first["members_here"] == 2
@@ -611,8 +597,7 @@ def test_who_recovers_gives_way_to_its_cluster_that_runs() -> None:
         pump.part_of[pump.address_of(number)] = number == 3
     pump.seat(3)
     pump.run(31)
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.run_until(lambda: pump.seats[3].joined, 20)
     pump.fill(pump.seats[3], "new", "b2")
     pump.run(3)
@@ -635,8 +620,7 @@ def test_a_foreign_cluster_does_not_end_a_recovery() -> None:
     pump.part_of[pump.address_of(4)] = 1
     pump.seat(4)
     pump.run_until(lambda: pump.seats[4].joined, 10)
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.run(5)
     pump.heal()
     pump.run(30)
@@ -672,8 +656,7 @@ def test_nobody_comes_in_once_the_rows_are_in_force() -> None:
     pump.run(2)
     pump.crash(*nodes)
     hold_in_starting(pump)
-    for number in (1, 2, 3):
-        pump.seat(number)
+    pump.seat_all(1, 2, 3)
     pump.await_phase(1, "starting")
     pump.kill(pump.seats[3])
     pump.seat(3)
@@ -696,8 +679,7 @@ def test_what_is_loaded_is_not_left_to_merge() -> None:
     pump.fill(nodes[0])
     pump.crash(*nodes)
     hold_in_starting(pump)
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.await_phase(1, "starting")
     member = pump.seats[2].engine.member
     member.begin(pump.now_us, pump.wall_ms)
@@ -738,8 +720,7 @@ def test_seats_of_who_is_missing_are_given_away_at_once() -> None:
     pump.crash(*nodes)
     held = [pid for pid, (_, row) in enumerate(pump.rows(1)) if member_id(3) in row]
     pump.doomed = [m.StateAnswered]
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.run(3)
     assert not ask(pump.seats[1], "recovery.partial_start").error
     pump.run_until(lambda: not pump.doomed, 10)
@@ -754,8 +735,7 @@ def test_bad_words_change_nothing() -> None:
     pump = RecoveryPump()
     nodes = pump.found_cluster(3)
     pump.crash(*nodes)
-    for number in (1, 2):
-        pump.seat(number)
+    pump.seat_all(1, 2)
     pump.run(3)
     master = pump.seats[1]
     members = master.engine.member.ctx.members
