@@ -352,9 +352,7 @@ class Persistence:
         self._aside.append(then)
         if len(self._aside) > 1:
             return
-        for partition in self._plane.partitions:
-            for namespace in list(partition.fragments):
-                self._plane.holdings.discard(partition, namespace)
+        self._discard_all()
         self._loading, self.log = None, None
         folder = f"{ASIDE_FOLDER}/{self._ctx.wall_ms}-{self._number}"
         self._ctx.note("files_set_aside", "warning", folder=folder)
@@ -364,6 +362,12 @@ class Persistence:
             lambda answers: self._move_aside(folder, answers[1], answers[2]),
             self._give_up,
         )
+
+    def _discard_all(self) -> None:
+        """Hold nothing: what comes next is from files, or from others."""
+        for partition in self._plane.partitions:
+            for namespace in list(partition.fragments):
+                self._plane.holdings.discard(partition, namespace)
 
     def _move_aside(self, folder: str, top: Answer, logs: Answer) -> None:
         """A death on the way leaves the mark, and the next start goes on from it."""
@@ -390,9 +394,7 @@ class Persistence:
             self.on_loaded()
             return
         holdings, settings = self._plane.holdings, self._ctx.settings
-        for partition in self._plane.partitions:
-            for namespace in list(partition.fragments):
-                holdings.discard(partition, namespace)
+        self._discard_all()
 
         def is_wanted(pid: PartitionId, namespace: Namespace) -> bool:
             index = wanted.get(pid)
