@@ -1,0 +1,72 @@
+"""Messages of a copy of fragments, whoever wants it."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from whimbrel.core.ids import Namespace, PartitionId
+from whimbrel.core.messages.base import TransferMessage
+
+
+class Vector(msgspec.Struct, frozen=True, array_like=True):
+    """Replica versions of one namespace (AE-01), with their lineage (AE-11).
+
+    ``counters`` has BACKUP_COUNT_MAX numbers, slot r-1 for replica r. ``lineage`` names the
+    primary that counts. ``base_lineage`` and ``base`` say where that primary started from.
+    """
+
+    lineage: int
+    counters: tuple[int, ...]
+    base_lineage: int = 0
+    base: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
+
+
+class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of one namespace in one partition.
+
+    ``first`` makes the receiver start from an empty fragment (replication replaces, bug 37);
+    ``last`` makes it whole, with ``vector``. ``settings`` is (sync, async) backup counts.
+    ``generation`` is the registry's number of the destruction that the fragment was begun after.
+    """
+
+    namespace: Namespace
+    data: bytes
+    vector: Vector
+    settings: tuple[int, int]
+    first: bool
+    last: bool
+    generation: int = 0
+
+
+class Purpose(enum.StrEnum):
+    """What a copy of fragments is for."""
+
+    MIGRATION = "MIGRATION"
+    """From a partition's primary to the destination; the transfer is the migration's id."""
+    SYNC = "SYNC"
+    """From a primary to a backup that has asked (``SyncRequested``); the number of the request."""
+    RECOVERY = "RECOVERY"
+    """From a backup to a primary that has come back (``RefillRequested``); its number."""
+
+
+class TransferSent(TransferMessage, frozen=True):
+    """Parts of a copy; DATA channel; one in flight for each copy (GCM-36), numbered from 1."""
+
+    purpose: Purpose
+    transfer: str
+    partition_id: PartitionId
+    sequence: int
+    parts: tuple[FragmentPart, ...]
+    last: bool
+
+
+class TransferAnswered(TransferMessage, frozen=True):
+    """Receiver to sender: go on, or (``success`` False) stop, and why."""
+
+    purpose: Purpose
+    transfer: str
+    sequence: int
+    success: bool
+    reason: str
