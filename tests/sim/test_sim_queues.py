@@ -103,6 +103,16 @@ def test_a_ledger_knows_what_a_queue_may_show() -> None:
     assert ledger.is_right(None) and ledger.owes
 
 
+def test_what_a_poll_saw_is_the_number_of_an_offer() -> None:
+    """The first call waits, and is given the first item of a flood: it has not met itself."""
+    ledger = QueueLedger("sim.queue", SEED, 7, is_judged=True)
+    poll = QueueOperation("c1", "poll", ledger, 0)
+    ledger.begin(poll)
+    offered(ledger, 1)
+    assert (poll.number, ledger.number_of(1)) == (1, 2)
+    assert ledger.number_of(2) is None
+
+
 def test_what_was_lost_before_is_not_asked_of_an_offer() -> None:
     """R4: an offer is kept where its own item is, or where somebody has taken that."""
     ledger = QueueLedger("q", SEED, 7, is_judged=True)

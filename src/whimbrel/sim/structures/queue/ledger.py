@@ -128,6 +128,11 @@ class QueueLedger(ItemLedger):
         if operation.is_accepted and operation.code not in self.taken:
             self.owed[operation.code] = None
 
+    def number_of(self, code: int) -> int | None:
+        """The number of the offer of an item, None when there was none."""
+        offer = self.offered.get(code)
+        return None if offer is None else offer.number
+
     @property
     def owes(self) -> bool:
         """Whether members must hold items of it."""

@@ -154,11 +154,11 @@ class QueueModel(StructureModel):
         if isinstance(reply.answer, list):
             operation.codes = [code_of(seed, item) for item in reply.answer]
         operation.is_accepted = reply.answer is True
+        ledger = operation.ledger
         if operation.codes:
-            operation.seen = operation.codes[-1]
+            operation.seen = ledger.number_of(operation.codes[-1])
         if operation.is_read:
             return
-        ledger = operation.ledger
         if ledger is not self._scratch or reply.attempts == 1:
             ledger.ended(operation)
         self.world.history.book(operation)

@@ -57,6 +57,11 @@ class RingLedger(ItemLedger):
                 operation.clash = sequence
         self.tail = max(self.tail, *given)
 
+    def number_of(self, code: int) -> int | None:
+        """The number of the call that added an item, None when there was none."""
+        add = self.added.get(code)
+        return None if add is None else add.number
+
     @property
     def owes(self) -> bool:
         """Whether members must hold items of it."""

@@ -180,7 +180,8 @@ class RingbufferModel(StructureModel):
         if not isinstance(operation, RingRead):
             raise TypeError(f"{operation!r} is no call on a ring buffer")
         operation.pairs = [(number, code_of(seed, item)) for number, item in reply.answer or ()]
-        operation.seen = operation.pairs[-1][1] if operation.pairs else None
+        if operation.pairs:
+            operation.seen = operation.ledger.number_of(operation.pairs[-1][1])
         waited_us = operation.completed_us - operation.invoked_us
         if isinstance(operation, RingFollow) and operation.pairs and waited_us > WAITED_US:
             self.world.sometimes(WAITED)
