@@ -56,8 +56,13 @@ class PairLedger(Ledger):
         return store_of(store).get(self.data).count(self.value)
 
     def lacks(self, store: Store | None) -> bool:
-        """Whether the value is gone though nobody can have removed it."""
-        return self.owes and not self.count_in(store) and not self.is_allowed(ABSENT)
+        """Whether the value is gone though nobody can have removed it.
+
+        Asked of all values again and again: the store is asked for this one, not for its key's.
+        """
+        if not self.owes or self.is_allowed(ABSENT):
+            return False
+        return store is None or not store_of(store).contains_entry(self.data, self.value)
 
     def is_right(self, store: Store | None) -> bool:
         """Whether the value is there once, or not at all, as the calls allow."""
