@@ -277,3 +277,16 @@ def test_after_a_split_each_part_knows_its_own_items(
     items = list(read_items(chunk, start, len(chunk)))
     taken = [item[8:] for item in items if int.from_bytes(item[:8], "big") >= parting]
     assert taken == [value for value in own if value in small.values()]
+
+
+def test_chunks_of_small_items_keep_to_their_bytes() -> None:
+    """GCM-43: what frames items counts, too; a chunk ends with the item that reaches its limit."""
+    store, limit = QueueStore(), 20_000
+    for number in range(3_000):
+        store.remember(Attempt(bytes(CALLER_BYTES), number), b"", store.offer([b"%020d" % number]))
+    cursor, copy, is_last = store.open_cursor(), QueueStore(), False
+    while not is_last:
+        chunk, _, is_last = store.export(cursor, limit)
+        assert len(chunk) < limit + 100
+        copy.ingest(chunk)
+    assert state(copy) == state(store)

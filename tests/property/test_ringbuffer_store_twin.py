@@ -210,3 +210,15 @@ def test_what_is_freed_at_once_has_an_end() -> None:
     assert slots.run(BLOCK - 3, BLOCK + 2) == [b"", bytes(20), bytes(20), b"", bytes(20)]
     freed = [slots.free_some(3, 21), slots.free_some(1, 1_000), slots.free_some(9, 1_000)]
     assert freed == [40, 20, 20] and len(slots) == 0
+
+
+def test_chunks_of_small_items_keep_to_their_bytes() -> None:
+    """GCM-43: what frames items counts, too; a chunk ends with the item that reaches its limit."""
+    store, limit = RingbufferStore(), 20_000
+    store.add([b"%020d" % number for number in range(3_000)], FOR_EVER, 0, 3_000)
+    cursor, copy, is_last = store.open_cursor(), RingbufferStore(), False
+    while not is_last:
+        chunk, _, is_last = store.export(cursor, limit)
+        assert len(chunk) < limit + 100
+        copy.ingest(chunk)
+    assert state(copy) == state(store)

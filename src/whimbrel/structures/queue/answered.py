@@ -149,6 +149,11 @@ class Answered:
 
     # -- copies ---------------------------------------------------------------------------
 
+    @property
+    def head_bytes(self) -> int:
+        """What each piece of a copy begins with: who has called and is forgotten."""
+        return _HEAD.size + len(self.forgotten) * _CALLER.size
+
     def export(self, place: int, bytes_max: int) -> tuple[bytes, int]:
         """The records from a place on, and the place to go on with; that is ``next_place`` at last.
 
@@ -159,7 +164,7 @@ class Answered:
         callers = [(caller, *noted) for caller, noted in self.forgotten.items()]
         head = (self.next_place, self.first_place, self.has_lost_callers, len(callers))
         pieces = [_HEAD.pack(*head), *(_CALLER.pack(*caller) for caller in callers)]
-        size = 0
+        size = self.head_bytes
         for known, ((caller, number), answer) in self._records.items():
             if known < place:
                 continue

@@ -387,13 +387,15 @@ class QueueStore:
 
         The chunk ends with the item that reaches ``bytes_max``, so a large one is a chunk of its
         own, or after CHUNK_ITEMS_MAX items. Answers follow the items: a copy has then been given
-        whatever is taken while they are on their way.
+        whatever is taken while they are on their way. They begin in a chunk that has room for what
+        each chunk of them begins with, or nothing else in it.
         """
-        items, count, size, is_last = self._next_items(cursor, bytes_max)
-        answers = b""
         calls = self.answered
-        if is_last and size < bytes_max:
-            answers, cursor.next_place = calls.export(cursor.next_place, bytes_max - size)
+        room = bytes_max - len(encode_head(self.past))
+        items, count, size, is_last = self._next_items(cursor, room)
+        answers = b""
+        if is_last and (not count or size + calls.head_bytes < room):
+            answers, cursor.next_place = calls.export(cursor.next_place, room - size)
         is_last = is_last and cursor.next_place == calls.next_place
         return encode_head(self.past, answers) + items, count, is_last
 
@@ -408,7 +410,7 @@ class QueueStore:
         size = count = 0
         for item in cursor.go_on(self.items):
             pieces += (_pack_length(len(item)), item)
-            size += len(item)
+            size += LENGTH.size + len(item)
             count += 1
             if size >= bytes_max or count >= CHUNK_ITEMS_MAX:
                 break

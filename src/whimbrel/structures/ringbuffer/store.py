@@ -217,16 +217,16 @@ class RingbufferStore:
         """
         first = max(cursor.next, self.head)
         found = self._slots.run(first, min(self.next, first + CHUNK_ITEMS_MAX))
+        begin = self.past.encode() + _pack_pair(self.head, first)
         items: list[bytes] = []
-        size = 0
+        size = len(begin)
         for item in found:
             items.append(item)
-            size += len(item)
+            size += LENGTH.size + len(item)
             if size >= bytes_max:
                 break
         cursor.next = first + len(items)
-        chunk = (self.past.encode(), _pack_pair(self.head, first), _framed(items))
-        return b"".join(chunk), len(items) - items.count(b""), cursor.next >= self.next
+        return begin + _framed(items), len(items) - items.count(b""), cursor.next >= self.next
 
     def ingest(self, data: bytes) -> int:
         """Take in a chunk; returns the number of items.
