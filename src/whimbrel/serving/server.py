@@ -16,6 +16,7 @@ from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.member import Member
 from whimbrel.core.merging.target import MergeWait
 from whimbrel.core.model import MemberList, members_came, members_left
+from whimbrel.core.persistence.log import DiskLog
 from whimbrel.errors import (
     GridError,
     ProtocolError,
@@ -83,6 +84,7 @@ class Server(Hub):
         super().__init__(member)
         self._partitions = self.dataplane.partitions
         self._persistence = member.persistence
+        self._wakes = self.dataplane.wakes
         self._partition_count = len(self._partitions)
         self._happened = self.dataplane.events.happened
         self.operations = Operations()
@@ -399,10 +401,10 @@ class Server(Hub):
 
     def flush(self) -> None:
         """Turn what a step has produced into outputs: replies, events, backups, their answers."""
-        dataplane = self.dataplane
-        if dataplane.outgoing.completed:
+        incoming, outgoing = self.dataplane.incoming, self.dataplane.outgoing
+        if outgoing.completed:
             self._take_completed()
-        if dataplane.wakes.pending:
+        if self._wakes.pending:
             self.waits.wake()
         if self._happened or self.listeners.has_news:
             self._take_events()
@@ -410,30 +412,33 @@ class Server(Hub):
         if grid.fresh or grid.for_shell or (views.table_dirty and views.listeners):
             grid.flush()
             views.flush()
-        if dataplane.incoming.notifications:
+        if incoming.notifications:
             self._take_notifications()
-        outputs = self.outputs
-        dirty = self.dirty
-        if dirty:
-            self.dirty = []
-            for origin in dirty:
-                if origin.out:
-                    self.flush_origin(origin)
-                else:
-                    origin.dirty = False
-        if dataplane.outgoing.has_backups:
-            for member, payload in dataplane.outgoing.take_backups():
-                outputs.append(ToPeer(member, BULK, BACKUPS, payload))
-        if dataplane.incoming.owes_acks or self._persistence.log is not None:
-            self._flush_acks()
+        if self.dirty:
+            self._flush_origins()
+        if outgoing.has_backups:
+            for member, payload in outgoing.take_backups():
+                self.outputs.append(ToPeer(member, BULK, BACKUPS, payload))
+        if self._persistence.log is not None:
+            self._flush_to_disk(self._persistence.log)
+        elif incoming.owes_acks:
+            for member, payload in incoming.take_acks():
+                self.outputs.append(ToPeer(member, BULK, ACKS, payload))
 
-    def _flush_acks(self) -> None:
-        """Acknowledge what came from primaries; with a disk, what is there or need not be there."""
-        owed, disk = self.dataplane.incoming.take_acks(), self._persistence.log
-        if disk is not None:
-            owed = [one for one in owed if not disk.hold_back(partial(self._release_ack, *one))]
-            disk.flush()
-        self.outputs += [ToPeer(member, BULK, ACKS, payload) for member, payload in owed]
+    def _flush_to_disk(self, disk: DiskLog) -> None:
+        """Acknowledge what came from primaries and need not be on disk first; let works leave."""
+        for member, payload in self.dataplane.incoming.take_acks():
+            if not disk.hold_back(partial(self._release_ack, member, payload)):
+                self.outputs.append(ToPeer(member, BULK, ACKS, payload))
+        disk.flush()
+
+    def _flush_origins(self) -> None:
+        dirty, self.dirty = self.dirty, []
+        for origin in dirty:
+            if origin.out:
+                self.flush_origin(origin)
+            else:
+                origin.dirty = False
 
     def _release_ack(self, member: MemberId, payload: bytes, is_kept: bool) -> None:
         """Send an acknowledgement; one of what the disk did not take says so."""

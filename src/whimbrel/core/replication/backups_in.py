@@ -41,7 +41,7 @@ class BackupsIn:
     def __init__(self, holdings: Holdings, counters: dict[str, int], passed_by: PassedBy) -> None:
         """``passed_by`` hears of operations, with their counter, of fragments in doubt (AE-08)."""
         self._holdings = holdings
-        self._doubts = holdings.doubts
+        self._doubts, self._heads = holdings.doubts, holdings.heads
         self._counters = counters
         self._passed_by = passed_by
         self.inboxes: dict[MemberId, Inbox] = {}
@@ -59,6 +59,7 @@ class BackupsIn:
         inbox = self.inboxes.get(sender)
         if inbox is None:
             inbox = self.inboxes[sender] = Inbox()
+            self._heads.setdefault(sender, {})  # they go together: ``member_left``
         self.owes_acks = True
         admitted = inbox.admit(payload)
         if admitted is None:
@@ -74,7 +75,7 @@ class BackupsIn:
     def _apply_frame(
         self, sender: MemberId, inbox: Inbox, payload: bytes, sequence: int, count: int
     ) -> None:
-        heads = self._holdings.heads_of(sender)
+        heads = self._heads[sender]
         size = len(payload)
         at = 24
         applied = 0

@@ -204,12 +204,13 @@ class BackupsOut:
                 else:
                     payloads += [(member, payload) for payload in fresh]
             congested += outbox.is_full(limit)
-        self._congested = congested
         if self._full_disks:
             since_us = self._ctx.now_us - DISK_TRUSTED_US
             kept = {one: at_us for one, at_us in self._full_disks.items() if at_us > since_us}
             self._full_disks = kept
-        self._count_must_ask()
+        if congested or self.must_ask:  # else nothing is counted, and nothing is to be
+            self._congested = congested
+            self._count_must_ask()
         self.has_backups = congested > 0
         return payloads
 
@@ -226,9 +227,9 @@ class BackupsOut:
         outbox = self.outboxes.get(sender)
         if outbox is not None and len(payload) == ACKS.size:
             incarnation, stream, sequence, gap, count = _unpack_acks(payload)
-            if not gap and not count:  # nearly every one
-                if outbox.is_answered_by(incarnation, stream, sequence):
-                    outbox.acknowledge(sequence, self.completed)
+            is_plain = not gap and not count and sequence <= outbox.sequence
+            if is_plain and stream == outbox.stream and incarnation == outbox.incarnation:
+                outbox.acknowledge(sequence, self.completed)  # nearly every one
                 return ()
         incarnation, stream, sequence, gap, refusals = read_acks(payload)
         if outbox is None or not outbox.is_answered_by(incarnation, stream, sequence):

@@ -66,6 +66,8 @@ class Holdings:
         shortage: Which of our fragments have too few backups.
         doubts: Which of them may differ from their primary's.
         deferred: What is freed in pieces; stores give it what a ``clear`` leaves behind.
+        heads: By sender, the heads of its backup operations that were checked, and the fragments
+            that they lead to; valid until a row, a lineage or a fragment changes.
         disk: Where persistent fragments are kept as well, None where nothing is.
     """
 
@@ -83,6 +85,7 @@ class Holdings:
         self.doubts = doubts
         self.partitions = partitions
         self.deferred = DeferredFree(ctx)
+        self.heads: dict[MemberId, dict[bytes, Fragment]] = {}
         self.disk: FragmentDisk | None = None
         self._factories: dict[str, StoreFactory] = {}
         """By kind of structure."""
@@ -91,7 +94,6 @@ class Holdings:
         self._begun: dict[Namespace, None] = {}
         """Namespaces of which something may be held here."""
         self._observers: tuple[Observer, ...] = ()
-        self._heads: dict[MemberId, dict[bytes, Fragment]] = {}
 
     def register(self, kind: str, factory: StoreFactory) -> None:
         """Let structures of a kind keep fragments here; the factory gives an empty store."""
@@ -294,18 +296,11 @@ class Holdings:
 
     # -- heads ----------------------------------------------------------------------------
 
-    def heads_of(self, sender: MemberId) -> dict[bytes, Fragment]:
-        """The heads of a member's backup operations that were checked, and where they lead to.
-
-        Valid until a row, a lineage or a fragment changes.
-        """
-        return self._heads.setdefault(sender, {})
-
     def forget_heads(self) -> None:
         """Check every head anew: a row, a lineage or a fragment has changed."""
-        for heads in self._heads.values():
+        for heads in self.heads.values():
             heads.clear()
 
     def forget_sender(self, member: MemberId) -> None:
         """The member is off the list."""
-        self._heads.pop(member, None)
+        self.heads.pop(member, None)

@@ -110,7 +110,7 @@ def failed_backup_uncounted(engine: Engine) -> None:
             apply_backups(sender, payload)
         except ProtocolError:
             inbox = incoming.inboxes[sender]
-            heads = dataplane.holdings.heads_of(sender)
+            heads = dataplane.holdings.heads[sender]
             _, _, sequence, operations = FRAME.unpack_from(payload)
             at = FRAME.size
             for _ in range(operations):

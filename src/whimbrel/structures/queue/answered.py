@@ -157,7 +157,7 @@ class Answered:
     def export(self, place: int, bytes_max: int) -> tuple[bytes, int]:
         """The records from a place on, and the place to go on with; that is ``next_place`` at last.
 
-        They end with the one that reaches ``bytes_max``.
+        They end with the one that reaches ``bytes_max``, what the piece begins with counted.
         """
         if self.next_place == 1:
             return b"", 1
