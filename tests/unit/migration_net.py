@@ -22,15 +22,19 @@ from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, Row, in
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
     DATA_CHANNEL,
+    NOTHING_COMPARED,
+    CopyBase,
     FragmentPart,
     LegacyTableAnswered,
     LegacyTablePublished,
     LegacyTableRequested,
     LegacyVersionPublished,
     Message,
+    Progress,
     PublicationAnswered,
     StampPublished,
     TablePublished,
+    TransferAnswered,
     Vector,
 )
 from whimbrel.core.migration import Migrations
@@ -67,6 +71,9 @@ class FakeExport:
     def __init__(self, chunks: list[bytes]) -> None:
         self.chunks = chunks
         self.first = True
+
+    def answered(self, answer: TransferAnswered) -> None:
+        assert not answer.progress.differing, "nothing is compared"
 
     def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
         if not self.chunks:
@@ -131,10 +138,14 @@ class FakeHost:
         self.ingesting[pid] = (migration, [])
         self.calls.append(("begin_destination", pid))
 
-    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
+    def bases(self, migration: MigrationInfo) -> tuple[CopyBase, ...]:
+        return ()
+
+    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> Progress:
         known, entries = self.ingesting[migration.partition_id]
         assert known.id == migration.id
         entries.extend(part.data for part in parts)
+        return NOTHING_COMPARED
 
     def rollback_destination(self, migration: MigrationInfo) -> None:
         known, _ = self.ingesting.pop(migration.partition_id)

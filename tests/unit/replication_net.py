@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from tests.unit.cluster import SECOND as SECOND
 from tests.unit.cluster import Cluster, Peer
 
@@ -21,7 +22,7 @@ from whimbrel.core.ids import (
     Row,
     namespace_of,
 )
-from whimbrel.core.messages import Message
+from whimbrel.core.messages import NOTHING_COMPARED, Message, Purpose, TransferAnswered
 from whimbrel.core.model import (
     MemberInfo,
     MemberList,
@@ -46,6 +47,11 @@ SETTINGS = CoreSettings(
         MapSettings("a1*", 0, 1),
     ),
 )
+COPIED_WHOLE = msgspec.structs.replace(
+    SETTINGS,
+    structures=tuple(msgspec.structs.replace(one, comparison=False) for one in SETTINGS.structures),
+)
+"""The same maps, none of which is compared when it is copied."""
 Drop = Callable[[MemberId, MemberId, object], bool]
 
 
@@ -217,7 +223,7 @@ class Net(Cluster[Host]):
     # -- migrations -----------------------------------------------------------------------
 
     def migrate(self, migration: MigrationInfo, source: str, chunk: int = 400) -> int:
-        """Copy for a migration, message by message; the parts' bytes."""
+        """Copy for a migration, message by message; the bytes of parts, sums among them."""
         plane = self[source].plane
         destination = migration.step.destination
         assert destination is not None
@@ -226,11 +232,14 @@ class Net(Cluster[Host]):
         target.roles.begin_destination(migration)
         self.pump()
         export = plane.roles.open_export(migration)
-        last, moved = False, 0
+        bases, progress = target.roles.bases(migration), NOTHING_COMPARED
+        last, moved, number = False, 0, 0
         while not last:
+            name = (Purpose.MIGRATION, migration.id, number)
+            export.answered(TransferAnswered(*name, True, "", progress, bases))
             parts, last = export.next_parts(chunk)
-            target.roles.ingest(migration, parts)
-            moved += sum(len(part.data) for part in parts)
+            progress, bases, number = target.roles.ingest(migration, parts), (), number + 1
+            moved += sum(len(part.data) + len(part.sums) for part in parts)
             self.pump()
         return moved
 

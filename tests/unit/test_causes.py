@@ -150,6 +150,9 @@ def test_a_stale_firing_takes_no_cause(ctx: Context) -> None:
 class _Endless:
     """Something to copy that has no end."""
 
+    def answered(self, answer: TransferAnswered) -> None:
+        return
+
     def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
         return (), False
 

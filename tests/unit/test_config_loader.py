@@ -143,7 +143,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         f'{file}:14: network.join must be a list like ["host:port"], not 5',
         "WHIMBREL_MAP__X__BACKUP_CUONT: unknown key 'map.x.backup_cuont'; did you mean "
         "map.x.backup_count?; a map has backup_count, async_backup_count, min_in_sync, "
-        "time_to_live_s, max_idle_s, merge_policy, max_size, eviction_policy, "
+        "time_to_live_s, max_idle_s, merge_policy, max_size, comparison, eviction_policy, "
         "split_brain_minimum_size, split_brain_protects, persistent, fsync",
         "--set partition.cuont: unknown key 'partition.cuont'; did you mean partition.count?",
         "--set membership.heartbeat_timeout_s: membership.heartbeat_timeout_s must be a number of "

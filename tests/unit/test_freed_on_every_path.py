@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.engine_pump import quick_settings
-from tests.unit.replication_net import SECOND, SETTINGS, Host, Net, migration
+from tests.unit.replication_net import COPIED_WHOLE, SECOND, Host, Net, migration
 from tests.unit.split_pump import SplitPump
 from tests.unit.test_replication_refill import Scene
 
@@ -34,7 +34,7 @@ def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def filled(row: str = "ab") -> Net:
     """Partition 0 with a map that is large, copied in chunks of a few entries."""
-    net = Net("abc", msgspec.structs.replace(SETTINGS, migration_chunk_bytes_max=400))
+    net = Net("abc", msgspec.structs.replace(COPIED_WHOLE, migration_chunk_bytes_max=400))
     net.set_row(0, row, 5)
     for number in range(LARGE):
         net.put("m", number, "x")

@@ -20,6 +20,7 @@ from whimbrel.core.messages import (
     MigrationCommitRequested,
     MigrationOpened,
     MigrationRequested,
+    Progress,
     TransferAnswered,
     TransferSent,
 )
@@ -118,11 +119,11 @@ def test_a_failed_migration_is_tried_again_after_a_pause(
         host = node.host
         real = host.ingest
 
-        def ingest(migration: MigrationInfo, parts: tuple[FragmentPart, ...]) -> None:
+        def ingest(migration: MigrationInfo, parts: tuple[FragmentPart, ...]) -> Progress:
             if migration.id not in refused and len(refused) < number:
                 refused.append(migration.id)
                 raise SerializationError("damaged on purpose")
-            real(migration, parts)
+            return real(migration, parts)
 
         monkeypatch.setattr(host, "ingest", ingest)
 
@@ -147,7 +148,7 @@ def test_every_fifth_failed_plan_in_a_row_is_told(monkeypatch: pytest.MonkeyPatc
     """
     net = grown("abc")
 
-    def damaged(_migration: MigrationInfo, _parts: tuple[FragmentPart, ...]) -> None:
+    def damaged(_migration: MigrationInfo, _parts: tuple[FragmentPart, ...]) -> Progress:
         raise SerializationError("damaged on purpose")
 
     for node in net.live:
@@ -440,7 +441,8 @@ def test_figures_add_up_at_every_moment() -> None:
     copies = sum(int(str(entry["copies"])) for entry in net.master.room.reporter.finished)
     begun = sum(node.host.begun for node in net.nodes.values())
     assert copies <= begun
-    keys = "id reason planned completed remaining failed copies promotions bytes elapsed_s eta_s"
+    keys = "id reason planned completed remaining failed copies promotions bytes entries"
+    keys += " elapsed_s eta_s"
     assert all(list(entry) == keys.split() for entry in net.master.room.reporter.finished)
     assert sum(int(str(entry["bytes"])) for entry in net.master.room.reporter.finished) > 0
 

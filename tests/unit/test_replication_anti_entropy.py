@@ -6,7 +6,16 @@ import random
 
 import msgspec
 import pytest
-from tests.unit.replication_net import SECOND, SETTINGS, M, Net, key, map_of, value
+from tests.unit.replication_net import (
+    COPIED_WHOLE,
+    SECOND,
+    SETTINGS,
+    M,
+    Net,
+    key,
+    map_of,
+    value,
+)
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
@@ -31,11 +40,16 @@ from whimbrel.structures.map.settings import MapSettings
 
 
 def settled(
-    row: str = "ab", partitions: int = 4, entries: int = 20, limit: int = 10, names: str = ""
+    row: str = "ab",
+    partitions: int = 4,
+    entries: int = 20,
+    limit: int = 10,
+    names: str = "",
+    whole: bool = False,
 ) -> Net:
     """Data in maps m, n and b2 of every partition, told and confirmed."""
     settings = msgspec.structs.replace(
-        SETTINGS,
+        COPIED_WHOLE if whole else SETTINGS,
         partition_count=partitions,
         replication_max_parallel=limit,
         backup_sync_interval_us=4 * SECOND,
@@ -149,9 +163,10 @@ def test_one_piece_is_in_flight_at_a_time() -> None:
     assert sequence[1::2] == [TransferAnswered] * (len(sequence) // 2)
 
 
-def test_writes_during_a_sync_are_not_lost() -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_writes_during_a_sync_are_not_lost(whole: bool) -> None:
     """Operations that pass while a fragment is filled are in it afterwards, removals as well."""
-    net = settled(entries=60)
+    net = settled(entries=60, whole=whole)
     lose(net, "m")
     host = net["a"]
     partition = host.plane.partitions[0]
@@ -168,21 +183,22 @@ def test_writes_during_a_sync_are_not_lost() -> None:
     net.drop = write_meanwhile
     net.advance(8 * SECOND)
     net.drop = None
-    assert chunks[0] > 5
+    assert chunks[0] > (5 if whole else 1)
     net.advance(SECOND)
     net.check_equal(0, "ab", "m")
     assert len(said(net, SyncRequested)) == 1
 
 
-def test_clearing_during_a_sync() -> None:
+@pytest.mark.parametrize(("whole", "number"), [(True, 3), (False, 1), (False, 2)])
+def test_clearing_during_a_sync(whole: bool, number: int) -> None:
     """A clear that passes empties the fragment to come too; what follows it stays."""
-    net = settled(entries=60)
+    net = settled(entries=60, whole=whole)
     lose(net, "m")
     host = net["a"]
     cleared = [False]
 
     def clear_meanwhile(sender: MemberId, target: MemberId, what: object) -> bool:
-        if isinstance(what, TransferSent) and what.sequence == 3 and not cleared[0]:
+        if isinstance(what, TransferSent) and what.sequence == number and not cleared[0]:
             cleared[0] = True
             host.maps.clear(host.plane.partitions[0], M, None)
             net.put("m", 5, "after the clear")

@@ -16,11 +16,12 @@ from whimbrel.core.model import MigrationKind
 from whimbrel.errors import InvariantViolation, SerializationError
 
 
-def test_a_copy_that_missed_an_operation_is_doubted_at_once() -> None:
+@pytest.mark.parametrize(("whole", "number"), [(True, 2), (False, 1)])
+def test_a_copy_that_missed_an_operation_is_doubted_at_once(whole: bool, number: int) -> None:
     """Goal: a replica that a sync has made anew, and that lacks what passed meanwhile, is not
     called in step. Method: one operation is lost between the request and the last piece.
     """
-    net = settled(entries=60)
+    net = settled(entries=60, whole=whole)
     lose(net, "m")
     host = net["b"]
     sent = [0]
@@ -28,7 +29,7 @@ def test_a_copy_that_missed_an_operation_is_doubted_at_once() -> None:
     def drop(sender: MemberId, target: MemberId, what: object) -> bool:
         if isinstance(what, TransferSent):
             sent[0] += 1
-            if sent[0] == 2:
+            if sent[0] == number:
                 lose(net, "m", number=9)
                 net.put("m", 10, "passes")
         return False

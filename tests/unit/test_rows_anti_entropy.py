@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from tests.unit.replication_net import SECOND, SETTINGS, Host, M, Net, key, map_of, migration, value
+from tests.unit.replication_net import (
+    COPIED_WHOLE,
+    SECOND,
+    SETTINGS,
+    Host,
+    M,
+    Net,
+    key,
+    map_of,
+    migration,
+    value,
+)
 
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, ReplicaIndex, split_namespace
 from whimbrel.core.messages import SyncRequested, TransferSent, VersionsTold
@@ -75,7 +86,7 @@ def test_a_sync_moves_one_of_many_maps() -> None:
     """AE-20, AE-29, AE-32, AE-40: ten equal maps, one is stale: a tenth of the bytes travels, and
     the other nine are the very same objects afterwards.
     """
-    net = two()
+    net = two(msgspec.structs.replace(COPIED_WHOLE, backup_sync_interval_us=4 * SECOND))
     names = [f"map{number}" for number in range(10)]
     for name in names:
         for number in range(40):

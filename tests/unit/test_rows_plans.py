@@ -19,6 +19,7 @@ from whimbrel.core.messages import (
     Message,
     MigrationOpened,
     MigrationRequested,
+    Progress,
     PromotionAnswered,
     PromotionRequested,
     PublicationAnswered,
@@ -50,13 +51,13 @@ def refuse(net: Net, name: str, numbers: tuple[int, ...]) -> list[str]:
     refused: list[str] = []
     take = node.host.ingest
 
-    def ingest(migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
+    def ingest(migration: MigrationInfo, parts: Sequence[FragmentPart]) -> Progress:
         if migration.id not in seen:
             seen.append(migration.id)
         if seen.index(migration.id) + 1 in numbers:
             refused.append(migration.id)
             raise SerializationError("damaged on purpose")
-        take(migration, parts)
+        return take(migration, parts)
 
     node.host.ingest = ingest  # type: ignore[method-assign]
     net.order.append(name)

@@ -37,6 +37,13 @@ HELP = {
     "members_missing": "Members that are away while the cluster state keeps their seats",
     "migrations_active": "Migrations this member takes part in",
     "map_entries_evicted": "Entries of maps that went because a map had reached its max_size",
+    "copies_whole": "Fragments given to a member as a whole",
+    "copies_by_difference": "Fragments given to a member that had an older copy: what differs",
+    "copies_same": "Fragments that a member had already, by their versions: nothing was sent",
+    "copy_entries_sent": "Entries sent with copies of fragments, whichever way",
+    "copy_sum_bytes_sent": "Bytes of sums of hash trees sent to find what differs",
+    "fragments_kept": "Fragments that are no replica, kept for copies that may come",
+    "bytes_kept": "Bytes of their entries",
     "disk_works": "Batches of commands that went to the disk",
     "disk_syncs": "Syncs of files of the log",
     "disk_bytes_written": "Bytes appended to the log: changes, and images that compaction made",
@@ -112,6 +119,9 @@ class Metrics(Collector):
                 member.ctx.members.get(info.id) is None for info in member.ctx.members.missing
             ),
             **{f"{name}{COUNTER_END}": value for name, value in plane.counters.items()},
+            **{f"{name}{COUNTER_END}": value for name, value in plane.holdings.copies.items()},
+            "fragments_kept": len(plane.holdings.kept),
+            "bytes_kept": plane.holdings.kept.bytes_used,
         }
 
 

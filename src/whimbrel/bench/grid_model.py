@@ -24,8 +24,11 @@ from whimbrel.core.effects import ArmTimer, Send
 from whimbrel.core.ids import NO_INDEX, Address, MemberId, Namespace, PartitionId, Row
 from whimbrel.core.messages import (
     DATA_CHANNEL,
+    NOTHING_COMPARED,
+    CopyBase,
     FragmentPart,
     Message,
+    Progress,
     TransferAnswered,
     TransferSent,
     Vector,
@@ -95,6 +98,9 @@ class _Sizes:
         self._number = 0
         self._is_first = True
 
+    def answered(self, answer: TransferAnswered) -> None:
+        """Nothing is compared."""
+
     def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
         """Parts of about ``bytes_max`` bytes together, and whether they are the last."""
         parts: list[FragmentPart] = []
@@ -145,8 +151,13 @@ class SizedHost:
     def begin_destination(self, migration: MigrationInfo) -> None:
         """Sizes need no place."""
 
-    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
+    def bases(self, migration: MigrationInfo) -> tuple[CopyBase, ...]:
+        """Nobody has an older copy."""
+        return ()
+
+    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> Progress:
         """Sizes need no place."""
+        return NOTHING_COMPARED
 
     def rollback_destination(self, migration: MigrationInfo) -> None:
         """Sizes need no place."""

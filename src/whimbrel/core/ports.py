@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from whimbrel.core.ids import PartitionId, ReplicaIndex, Row
-from whimbrel.core.messages import FragmentPart
+from whimbrel.core.messages import CopyBase, FragmentPart, Progress, TransferAnswered
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.persistence.metadata import ClusterFile
 
@@ -17,14 +17,22 @@ class Export(Protocol):
     def next_parts(self, bytes_max: int) -> tuple[tuple[FragmentPart, ...], bool]:
         """The next parts, about ``bytes_max`` bytes in all, and whether they are the last."""
 
+    def answered(self, answer: TransferAnswered) -> None:
+        """What the receiver says beside that it took the last message, or has opened the copy.
+
+        Raises:
+            SerializationError: It answers what was not asked.
+        """
+
 
 class FragmentHost(Protocol):
     """What the migration room needs of the data: implemented by the replication room.
 
     Calls for one migration come in this order. Source side: ``copy_bytes``, any number of times,
     ``begin_source``, ``open_export``, then ``finalize``. Destination side: ``begin_destination``,
-    ``ingest``..., ``finalize``. ``finalize`` is also called, without a begin, for a member that
-    merely learns of a change of a row it is or was in (former backups, promotions, repairs).
+    ``bases``, ``ingest``..., ``finalize``. ``finalize`` is also called, without a begin, for a
+    member that merely learns of a change of a row it is or was in (former backups, promotions,
+    repairs).
     """
 
     def copy_bytes(self, migration: MigrationInfo) -> int:
@@ -42,7 +50,10 @@ class FragmentHost(Protocol):
     def begin_destination(self, migration: MigrationInfo) -> None:
         """Get ready to ingest; namespaces being ingested ignore backup operations."""
 
-    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
+    def bases(self, migration: MigrationInfo) -> tuple[CopyBase, ...]:
+        """What we have that the copy may be compared with (docs/design/0018)."""
+
+    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> Progress:
         """Take in parts, in order. Raises SerializationError when they are damaged."""
 
     def rollback_destination(self, migration: MigrationInfo) -> None:

@@ -142,6 +142,19 @@ class PersistenceSettings(msgspec.Struct, frozen=True):
     """Size of a file of the log at which the next one is begun."""
 
 
+class ComparisonBounds(msgspec.Struct, frozen=True):
+    """From where on a copy begins with a comparison, and in what pieces (docs/design/0018)."""
+
+    few_entries: int = 32
+    """A fragment of so many entries is copied whole: sums of 32 nodes are no cheaper, ..."""
+    few_bytes: int = 16_384
+    """... unless it has more bytes than this."""
+    leaf_entries: int = 4
+    """So many entries there are in a leaf of a tree, about, or fewer."""
+    work_max: int = 3_000
+    """Entries that are hashed, or taken from a base, in one step; a large one counts as more."""
+
+
 class CoreSettings(msgspec.Struct, frozen=True):
     """Limits and periods of the core. Defaults are the product's defaults."""
 
@@ -186,6 +199,7 @@ class CoreSettings(msgspec.Struct, frozen=True):
     Writes to a partition wait while it is copied. Partitions that share a connection all take as
     long as all of them together, so large ones are copied one after the other."""
     migration_fragments_enabled: bool = True
+    comparison: ComparisonBounds = ComparisonBounds()
     stale_read_disabled: bool = False
     step_rows_max: int = 64
     """Rows of the table that one step changes, plans or tells, so that none takes longer than a few

@@ -10,7 +10,7 @@ import random
 
 import msgspec
 
-from whimbrel.core.settings import CoreSettings
+from whimbrel.core.settings import ComparisonBounds, CoreSettings
 from whimbrel.sim.entropy import Entropy, coin, log_uniform, pick
 from whimbrel.sim.network import NetworkProfile
 from whimbrel.sim.persisted import draw_persistence
@@ -76,6 +76,8 @@ class Profile(msgspec.Struct, frozen=True):
     cluster_version: str = "4.1"
     """Version of the cluster that the members found."""
     step_rows_max: int = 512
+    compares_all: bool = False
+    """Copies begin with a comparison however small they are, and in small steps."""
     """Rows of the table in one step; most tables here are smaller."""
     serial_share: float = 0.0
     """How often a cluster is founded with the version 4.0 instead."""
@@ -172,6 +174,15 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
 
+def _draw_comparison(generator: random.Random) -> ComparisonBounds:
+    """Bounds of comparisons: so small that a few entries take a tree of some levels and steps."""
+    return ComparisonBounds(
+        few_entries=0,
+        leaf_entries=pick(generator, (0, 1, 4)),
+        work_max=pick(generator, (1, 5, 40)),
+    )
+
+
 def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     """Draw the plan of a run."""
     generator = entropy.of("plan")
@@ -197,6 +208,9 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
     if profile.is_extreme:
         turns = pick(entropy.of("plan-turns"), (settings.migration_copy_bytes_max, 2_000, 1))
         settings = msgspec.structs.replace(settings, migration_copy_bytes_max=turns)
+    if profile.compares_all:
+        bounds = _draw_comparison(entropy.of("plan-comparison"))
+        settings = msgspec.structs.replace(settings, comparison=bounds)
     if profile.disks:
         persistence = draw_persistence(entropy.of("plan-disks"))
         settings = msgspec.structs.replace(settings, persistence=persistence)

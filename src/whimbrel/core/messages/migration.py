@@ -143,6 +143,7 @@ class MigrationDataAnswered(MigrationMessage, frozen=True):
     success: bool
     reason: str
     bytes_moved: int
+    entries_moved: int = 0
 
 
 class MigrationCommitRequested(MigrationMessage, frozen=True):

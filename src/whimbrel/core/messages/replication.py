@@ -6,7 +6,7 @@ import msgspec
 
 from whimbrel.core.ids import Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages.base import ReplicationMessage
-from whimbrel.core.messages.transfer import Vector
+from whimbrel.core.messages.transfer import CopyBase, Vector
 from whimbrel.core.model import Standing
 
 
@@ -32,13 +32,17 @@ class DiskTold(ReplicationMessage, frozen=True):
 
 
 class SyncRequested(ReplicationMessage, frozen=True):
-    """Backup to primary: send these namespaces of a partition again."""
+    """Backup to primary: send these namespaces of a partition again.
+
+    ``bases`` are those of them that the copy may be compared with.
+    """
 
     sync_id: int
     partition_id: PartitionId
     partition_version: int
     index: ReplicaIndex
     namespaces: tuple[Namespace, ...]
+    bases: tuple[CopyBase, ...] = ()
 
 
 class SyncRefused(ReplicationMessage, frozen=True):

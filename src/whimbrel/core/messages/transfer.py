@@ -29,6 +29,11 @@ class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
     ``first`` makes the receiver start from an empty fragment (replication replaces, bug 37);
     ``last`` makes it whole, with ``vector``. ``settings`` is (sync, async) backup counts.
     ``generation`` is the registry's number of the destruction that the fragment was begun after.
+
+    The receiver may have a base of which it takes what is the same there (docs/design/0018). A
+    ``first`` part with ``bits`` begins a comparison by a tree of 2^bits leaves; ``sums``, 8 bytes
+    each, are of the nodes whose turn it is. With ``is_same`` there is nothing to be compared: all
+    that is no entry comes along, and the entries are those of the base. ``data`` has ``entries``.
     """
 
     namespace: Namespace
@@ -38,6 +43,37 @@ class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
     first: bool
     last: bool
     generation: int = 0
+    entries: int = 0
+    bits: int = 0
+    sums: bytes = b""
+    is_same: bool = False
+
+
+class CopyBase(msgspec.Struct, frozen=True, array_like=True):
+    """An older copy that a receiver has of what it is to be sent.
+
+    ``vector`` has no lineage where it may lack something; ``slot`` is the first that was kept.
+    """
+
+    namespace: Namespace
+    entries: int
+    generation: int
+    vector: Vector
+    slot: int
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a receiver is with its bases, besides having taken a message.
+
+    ``differing`` has one bit for each of the sums that were sent last of a namespace, the lowest of
+    a byte first: 1 where they differ. ``is_ready`` says that the last part may come.
+    """
+
+    differing: dict[Namespace, bytes]
+    is_ready: bool
+
+
+NOTHING_COMPARED = Progress({}, True)
 
 
 class Purpose(enum.StrEnum):
@@ -63,10 +99,15 @@ class TransferSent(TransferMessage, frozen=True):
 
 
 class TransferAnswered(TransferMessage, frozen=True):
-    """Receiver to sender: go on, or (``success`` False) stop, and why."""
+    """Receiver to sender: go on, or (``success`` False) stop, and why.
+
+    The answer to message 0 of a migration's copy names the bases that there are.
+    """
 
     purpose: Purpose
     transfer: str
     sequence: int
     success: bool
     reason: str
+    progress: Progress = NOTHING_COMPARED
+    bases: tuple[CopyBase, ...] = ()

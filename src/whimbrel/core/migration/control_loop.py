@@ -479,6 +479,7 @@ class ControlLoop:
                 copies=process.copies,
                 promotions=process.promotions,
                 bytes=process.bytes_moved,
+                entries=process.entries_moved,
             )
             self._make_up(process.reason)
         settings = self._ctx.settings

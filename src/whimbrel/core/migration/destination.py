@@ -10,9 +10,12 @@ from __future__ import annotations
 from whimbrel.core.events import Endpoint
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import (
+    NOTHING_COMPARED,
+    CopyBase,
     MigrationCommitAnswered,
     MigrationCommitRequested,
     MigrationOpened,
+    Progress,
     PromotionAnswered,
     PromotionRequested,
     Purpose,
@@ -55,22 +58,36 @@ class DestinationSide:
 
     def opened(self, sender: MemberId, message: MigrationOpened) -> None:
         """Open the migration, or acknowledge a repeat."""
-        self._answer(sender, message.migration.id, 0, self._open(sender, message))
+        migration = message.migration
+        reason = self._open(sender, message)
+        bases = () if reason else self._host.bases(migration)
+        self._answer(sender, migration.id, 0, reason, bases=bases)
 
     def sent(self, sender: MemberId, message: TransferSent) -> None:
         """Take in the next parts, or acknowledge a repeat."""
         incoming = self._manager.find(message.transfer, message.partition_id)
+        progress = NOTHING_COMPARED
         if not isinstance(incoming, Incoming) or incoming.receiving.member != sender:
             reason = "the migration is not active at its destination"
         else:
             receiving, migration = incoming.receiving, incoming.migration
             reason = receiving.take(message, lambda parts: self._host.ingest(migration, parts))
+            progress = receiving.progress
             if receiving.problem:
                 reason = f"the destination cannot take a fragment: {reason}"
-        self._answer(sender, message.transfer, message.sequence, reason)
+        self._answer(sender, message.transfer, message.sequence, reason, progress)
 
-    def _answer(self, sender: MemberId, transfer: str, sequence: int, reason: str) -> None:
-        answer = TransferAnswered(Purpose.MIGRATION, transfer, sequence, not reason, reason)
+    def _answer(
+        self,
+        sender: MemberId,
+        transfer: str,
+        sequence: int,
+        reason: str,
+        progress: Progress = NOTHING_COMPARED,
+        bases: tuple[CopyBase, ...] = (),
+    ) -> None:
+        name = (Purpose.MIGRATION, transfer, sequence)
+        answer = TransferAnswered(*name, not reason, reason, progress, bases)
         self._loopback.post(sender, answer)
 
     def _open(self, sender: MemberId, message: MigrationOpened) -> str:

@@ -238,6 +238,7 @@ class PlanExecution:
         if running is None:
             return
         running.process.bytes_moved += message.bytes_moved
+        running.process.entries_moved += message.entries_moved
         if message.success:
             running.phase = MigrationPhase.COMMITTING
             self.ask(running)

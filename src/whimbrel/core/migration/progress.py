@@ -56,6 +56,8 @@ class MigrationProcess:
     """Replicas that came to a member that had none of the partition."""
     promotions: int = 0
     bytes_moved: int = 0
+    entries_moved: int = 0
+    """Of structures, that were sent; what a destination had already is not."""
     reported: ReportedProcess | None = None
     """Its plan as listeners know it."""
     closing: bool = False
@@ -84,6 +86,7 @@ class MigrationProcess:
             "copies": self.copies,
             "promotions": self.promotions,
             "bytes": self.bytes_moved,
+            "entries": self.entries_moved,
             "elapsed_s": elapsed_us / US_PER_S,
             "eta_s": eta_s,
         }

@@ -24,6 +24,7 @@ from whimbrel.core.migration.state_manager import ActiveMigration, PartitionStat
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.ports import FragmentHost
 from whimbrel.core.replication.transfer import Sending
+from whimbrel.errors import SerializationError
 
 BACKOFF_FACTOR_MAX = 5
 """An unanswered fragment is repeated after 1, 2, ... up to this many call timeouts."""
@@ -140,22 +141,29 @@ class SourceSide:
             if not message.success:
                 self._answer(outgoing, False, message.reason)
             elif message.sequence == sending.sequence:
-                self._advance(outgoing)
+                self._advance(outgoing, message)
 
-    def _advance(self, outgoing: Outgoing) -> None:
+    def _advance(self, outgoing: Outgoing, answer: TransferAnswered) -> None:
         """The message in flight has arrived: send the next one, or report the end."""
         sending = outgoing.sending
         if sending.export is None:
             sending.export = self._host.open_export(outgoing.migration)
-        if not sending.advance(or_nothing=True):
-            self._answer(outgoing, True, "")
+        try:
+            if not sending.advance(answer, or_nothing=True):
+                self._answer(outgoing, True, "")
+        except SerializationError as error:
+            self._answer(outgoing, False, f"the destination answers damage: {error}")
 
     def _answer(self, outgoing: Outgoing, success: bool, reason: str) -> None:
         """Tell the master; the flag stays on until the verdict is known (GCM-40)."""
         sending = outgoing.sending
         sending.export = None
         outgoing.answer = MigrationDataAnswered(
-            outgoing.migration.id, success, reason, sending.bytes_moved
+            outgoing.migration.id,
+            success,
+            reason,
+            sending.bytes_moved,
+            sending.entries_moved,
         )
         self._tell(outgoing.answer, outgoing.migration.master)
 

@@ -321,8 +321,16 @@ def in_step(fragment: Fragment | None, vector: Vector, index: int) -> bool:
     if fragment is None:
         return not any(vector.counters[slot_of(index) :])
     slot = max(slot_of(index), fragment.slot)
-    told = tuple(vector.counters[slot:])
-    same_lineage = fragment.lineage == vector.lineage or (
-        fragment.lineage == vector.base_lineage and tuple(vector.base[slot:]) == told
+    return not fragment.is_dirty and counts_alike(
+        fragment.lineage, fragment.counters(), vector, slot
     )
-    return not fragment.is_dirty and same_lineage and fragment.counters()[slot:] == told
+
+
+def counts_alike(lineage: int, counters: Counters, vector: Vector, slot: int) -> bool:
+    """Whether a replica has counted what a primary with this vector has, from a slot on (AE-11).
+
+    It has done so under that primary, or under the one before it and nothing has changed since.
+    """
+    told = tuple(vector.counters[slot:])
+    is_continued = lineage == vector.base_lineage and tuple(vector.base[slot:]) == told
+    return counters[slot:] == told and (lineage == vector.lineage or is_continued)

@@ -15,9 +15,11 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, Namespace, PartitionId, split_namespace
 from whimbrel.core.messages import FragmentPart
 from whimbrel.core.replication.backups_out import PREFIX, BackupsOut, encode, make_head
+from whimbrel.core.replication.comparison import COPY_FIGURES
 from whimbrel.core.replication.deferred_free import DeferredFree
 from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, Observer, PartitionReplica, Store
+from whimbrel.core.replication.kept import Kept
 from whimbrel.core.replication.outbox import Reply
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.vectors import make_lineage
@@ -66,6 +68,9 @@ class Holdings:
         shortage: Which of our fragments have too few backups.
         doubts: Which of them may differ from their primary's.
         deferred: What is freed in pieces; stores give it what a ``clear`` leaves behind.
+        kept: Fragments that are no replica, as base of copies to us.
+        bounds: Of comparisons.
+        copies: What is counted of copies that are given, by name.
         heads: By sender, the heads of its backup operations that were checked, and the fragments
             that they lead to; valid until a row, a lineage or a fragment changes.
         disk: Where persistent fragments are kept as well, None where nothing is.
@@ -85,6 +90,9 @@ class Holdings:
         self.doubts = doubts
         self.partitions = partitions
         self.deferred = DeferredFree(ctx)
+        self.kept = Kept(self)
+        self.bounds = ctx.settings.comparison
+        self.copies = dict.fromkeys(COPY_FIGURES, 0)
         self.heads: dict[MemberId, dict[bytes, Fragment]] = {}
         self.disk: FragmentDisk | None = None
         self._factories: dict[str, StoreFactory] = {}
@@ -208,6 +216,7 @@ class Holdings:
         if generation <= self._generations.get(namespace, 0):
             return
         self._generations[namespace] = generation
+        self.kept.forget(namespace)
         if namespace not in self._begun:
             return
         del self._begun[namespace]
@@ -216,6 +225,10 @@ class Holdings:
                 self.discard(partition, namespace)
                 self.doubts.announce(partition)
         self.shortage.forget(namespace)
+
+    def is_on_disk(self, namespace: Namespace) -> bool:
+        """Whether what we hold of a structure is kept on our disk as well."""
+        return self.disk is not None and self._ctx.settings.is_persistent(namespace)
 
     # -- changes --------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from whimbrel.core.effects import PartitionReleased
 from whimbrel.core.ids import LOST_ALL, NO_INDEX, MemberId, PartitionId, ReplicaIndex
 from whimbrel.core.messages import (
     FragmentPart,
+    Progress,
     Purpose,
     RefillRefused,
     RefillRequested,
@@ -197,7 +198,8 @@ class PrimaryRecovery:
         if not is_ours or not partition.has_data:
             self._ctx.send(sender, RefillRefused(request.refill_id, pid, is_ours))
             return
-        export = FragmentExport(list(partition.fragments.values()), marks_doubts=True)
+        fragments, figures = list(partition.fragments.values()), self._holdings.copies
+        export = FragmentExport(fragments, marks_doubts=True, figures=figures)
         if not self._ctx.is_armed(REFILL):
             self._ctx.arm(REFILL, LOOK_US)
         self.exchange.give(sender, request.refill_id, pid, export, 0)
@@ -211,8 +213,9 @@ class PrimaryRecovery:
                 del without[member]
 
 
-def _take(shadows: Shadows, parts: Sequence[FragmentPart]) -> None:
+def _take(shadows: Shadows, parts: Sequence[FragmentPart]) -> Progress:
     """Fill the fragments to come; what its giver doubts is dirty."""
     for part, fragment in shadows.take(parts):
         if fragment is not None:
             fragment.is_dirty = part.vector.lineage == NO_LINEAGE and any(part.vector.counters)
+    return shadows.progress()

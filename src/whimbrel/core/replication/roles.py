@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.effects import PartitionReleased
-from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row, index_in
-from whimbrel.core.messages import FragmentPart
+from whimbrel.core.ids import NO_INDEX, MemberId, Namespace, PartitionId, Row, index_in
+from whimbrel.core.messages import CopyBase, FragmentPart, Progress
 from whimbrel.core.model import MigrationInfo
 from whimbrel.core.replication.anti_entropy import AntiEntropy
+from whimbrel.core.replication.comparison import base_of
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, in_step
 from whimbrel.core.replication.handover import Handovers
 from whimbrel.core.replication.holdings import Holdings
@@ -109,6 +110,9 @@ class Roles:
             copied,
             verified,
             drains,
+            index=migration.step.destination_new,
+            figures=self._holdings.copies,
+            bounds=self._holdings.bounds,
             polls_max=DRAIN_POLLS_MAX,
             in_one=not self._ctx.settings.migration_fragments_enabled,
         )
@@ -118,9 +122,15 @@ class Roles:
     def begin_destination(self, migration: MigrationInfo) -> None:
         """Stage what will arrive; beginning the same migration again changes nothing."""
         pid = migration.partition_id
+
+        def kept(namespace: Namespace) -> Fragment | None:
+            return self._holdings.kept.of(pid).get(namespace)
+
         if self._find(migration) is None:
             self._release(pid)
-            shadows = Shadows(self._holdings, pid, migration.step.destination_new)
+            shadows = Shadows(
+                self._holdings, pid, migration.step.destination_new, kept, is_staged=True
+            )
             self._staged[pid] = (migration, shadows)
 
     def _find(self, migration: MigrationInfo) -> Shadows | None:
@@ -128,8 +138,17 @@ class Roles:
         staged = self._staged.get(migration.partition_id)
         return staged[1] if staged is not None and staged[0].id == migration.id else None
 
-    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> None:
+    def bases(self, migration: MigrationInfo) -> tuple[CopyBase, ...]:
+        """What is kept of the partition; a copy to us begins with a comparison (APR-43)."""
+        kept = self._holdings.kept.of(migration.partition_id).values()
+        found = [base_of(fragment, is_trusted=True) for fragment in kept]
+        return tuple(base for base in found if base is not None)
+
+    def ingest(self, migration: MigrationInfo, parts: Sequence[FragmentPart]) -> Progress:
         """Take parts into the staging area; live fragments are not touched.
+
+        Returns:
+            How far we are with comparisons.
 
         Raises:
             SerializationError: A part is damaged, out of order or for another migration; a copy
@@ -141,8 +160,9 @@ class Roles:
             raise SerializationError(f"no migration {migration.id} is being received")
         partition = self._holdings.partitions[migration.partition_id]
         for part, shadow in shadows.take(parts):
-            if shadow is not None and self._holdings.disk is not None:
-                self._holdings.disk.stage(shadow, part.data, is_last=part.last)
+            disk = self._holdings.disk
+            if shadow is not None and disk is not None and (part.data or part.last):
+                disk.stage(shadow, part.data, is_last=part.last)
             held = partition.fragments.get(part.namespace)
             if shadow is not None:
                 refuse_older(shadow, held)
@@ -151,6 +171,7 @@ class Roles:
             is_destroyed = self._holdings.is_destroyed(part.namespace, part.generation)
             if not is_destroyed and not in_step(held, part.vector, partition.index):
                 raise SerializationError(f"our replica of {part.namespace} is not in step")
+        return shadows.progress()
 
     def rollback_destination(self, migration: MigrationInfo) -> None:
         """Forget what was staged (ADL-43, ADL-74); the row that follows decides what we keep."""
@@ -200,8 +221,14 @@ class Roles:
             return False
         if partition.version < migration.initial_version + migration.step.increment:
             return False
-        for namespace in list(shadows.whole):
+        for namespace, fragment in list(shadows.whole.items()):
+            if not shadows.index and namespace in shadows.filled:
+                # Its base has not seen the reads at the former primary.
+                fragment.store.restart_idleness(self._ctx.wall_ms)
             self._holdings.hold(partition, shadows.whole.pop(namespace))
+            kept = self._holdings.kept.take(partition.pid, namespace)
+            if kept is not None:
+                self._holdings.free(kept)
         self._release(partition.pid)
         for namespace, part in shadows.compared.items():
             if self._holdings.is_destroyed(namespace, part.generation):

@@ -1,4 +1,6 @@
-"""Syncs: a backup asks its primary for namespaces that may lack something, and gets them whole.
+"""Syncs: a backup asks its primary for namespaces that may lack something, and gets them anew.
+
+What it holds is the base of the copy: where that pays only the difference is sent (APR-53).
 
 Permits are counted from the syncs that exist, never in a number of their own: an entry that is
 removed on any path gives its permits back (AE-16). Requests may use half of the limit at most, so
@@ -12,14 +14,16 @@ from typing import Final
 from zlib import crc32
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId, PartitionId
+from whimbrel.core.ids import MemberId, Namespace, PartitionId
 from whimbrel.core.messages import (
     FragmentPart,
+    Progress,
     Purpose,
     SyncRefused,
     SyncRequested,
     TransferSent,
 )
+from whimbrel.core.replication.comparison import base_of
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.primary_recovery import PrimaryRecovery
@@ -119,12 +123,19 @@ class Syncs:
             return
         wanted = tuple(namespaces[:free])
         doubted = {namespace: partition.fragments[namespace] for namespace in wanted}
-        shadows = Shadows(self._holdings, pid, partition.index)
+
+        def find_base(namespace: Namespace) -> Fragment | None:
+            held = partition.fragments.get(namespace)
+            return held if held is doubted.get(namespace) else None
+
+        shadows = Shadows(self._holdings, pid, partition.index, find_base)
         sync = self.exchange.asked[pid] = Asked(ctx, primary, shadows, doubted)
         self._not_before_us.pop(pid, None)
         self.counters["syncs_requested"] += 1
-        version, index = partition.version, partition.index
-        ctx.send(primary, SyncRequested(sync.number, pid, version, index, wanted))
+        named = (sync.number, pid, partition.version, partition.index, wanted)
+        found = [base_of(fragment, is_trusted=False) for fragment in doubted.values()]
+        bases = tuple(base for base in found if base is not None)
+        ctx.send(primary, SyncRequested(*named, bases))
 
     def passed_by(self, fragment: Fragment, counter: int, operation: bytes) -> None:
         """A backup operation came for a dirty namespace: attempt a sync (AE-08).
@@ -140,6 +151,9 @@ class Syncs:
             return
         elif namespace in sync.shadows.arriving:
             shadow = sync.shadows.arriving[namespace]
+            if counter <= shadow.value and namespace in sync.shadows.filled:
+                # Too late, so it was held up: what the shadow has from its base may be older.
+                shadow.is_dirty = True
             _apply_to_shadow(shadow, fragment.lineage, counter, operation)
         else:
             passed = sync.passed.setdefault(namespace, [])
@@ -157,7 +171,7 @@ class Syncs:
             return
         partition = self._holdings.partitions[pid]
         problem = sync.take(message, lambda parts: self._take(sync, partition, parts))
-        self.exchange.answer(sender, message, problem)
+        self.exchange.answer(sender, message, problem, sync.progress)
         if problem:
             self.exchange.end_asked(pid)
             self._postpone(pid)
@@ -171,7 +185,7 @@ class Syncs:
 
     def _take(
         self, sync: Asked, partition: PartitionReplica, parts: Sequence[FragmentPart]
-    ) -> None:
+    ) -> Progress:
         """Fill the fragments to come; each that is complete replaces the one in doubt (AE-24).
 
         What was begun since, because the structure was destroyed, stays: it got all operations,
@@ -192,6 +206,7 @@ class Syncs:
                     continue
                 refuse_older(shadow, doubted)
                 self._swap_in(partition, sync.shadows.whole.pop(part.namespace))
+        return sync.shadows.progress()
 
     def _swap_in(self, partition: PartitionReplica, shadow: Fragment) -> None:
         self._recovery.end_giving(partition.pid)
@@ -232,7 +247,13 @@ class Syncs:
         elif len(fragments) > self._free_permits():
             self.refuse(sender, request.sync_id, partition.pid, "no permit")
         else:
-            export = FragmentExport(fragments)
+            export = FragmentExport(
+                fragments,
+                index=request.index,
+                bases=request.bases,
+                figures=self._holdings.copies,
+                bounds=self._holdings.bounds,
+            )
             self.exchange.give(sender, request.sync_id, partition.pid, export, len(fragments))
 
     def _free_permits(self) -> int:

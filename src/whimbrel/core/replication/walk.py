@@ -23,22 +23,30 @@ class Walk:
     Attributes:
         keys: The keys at hand; none at the end.
         position: The next of them.
+        begun: How often it has begun: what was looked at before the last time comes again.
     """
 
-    __slots__ = ("_changes", "_rest", "_tables", "keys", "position")
+    __slots__ = ("_changes", "_rest", "_tables", "begun", "keys", "position")
 
     def __init__(self, changes: int, *tables: Iterable[bytes]) -> None:
         """Begin with dictionaries; ``changes`` is a number that rises when a key comes or goes."""
         self._tables = tables
         self._changes = changes
         self._rest: Iterator[bytes] = chain(*tables)
+        self.begun = 1
         self.go_on(changes)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more keys."""
+        return not self.keys
 
     def go_on(self, changes: int) -> None:
         """Take the next keys."""
         if changes != self._changes != _LISTED:
             self._changes = _LISTED
             self._rest = iter(list(chain(*self._tables)))
+            self.begun += 1
         self.position = 0
         self.keys = list(islice(self._rest, KEYS_TAKEN))
         if len(self.keys) < KEYS_TAKEN:

@@ -16,7 +16,7 @@ from whimbrel.core.events import (
     ReplicaMigrated,
 )
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, Row
-from whimbrel.core.messages import MigrationCommitRequested
+from whimbrel.core.messages import MigrationCommitRequested, TransferAnswered
 from whimbrel.core.migration.state_manager import ActiveMigration
 from whimbrel.core.model import MigrationInfo, Verdict
 from whimbrel.serving.engine import Engine
@@ -68,7 +68,7 @@ def copy_complete(engine: Engine) -> None:
     destination = member.migrations.destination
     source, host = member.migrations.source, member.dataplane.roles
 
-    def first_only(outgoing: Any) -> None:
+    def first_only(outgoing: Any, _answer: TransferAnswered) -> None:
         if outgoing.sending.export is None:
             outgoing.sending.export = host.open_export(outgoing.migration)
             outgoing.sending.export.next_parts(1 << 30)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from whimbrel.core.ids import MemberId
-from whimbrel.core.messages import ReplicaVersions
+from whimbrel.core.messages import Purpose, ReplicaVersions, TransferAnswered
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
@@ -49,6 +49,20 @@ def backups_not_repeated(engine: Engine) -> None:
         link_lost(member)
 
     replace(dataplane, "link_lost", give_up)
+
+
+def differences_hidden(engine: Engine) -> None:
+    """A comparison finds that nothing differs (APR-49)."""
+    handlers = engine.member.dataplane._handlers
+    answered = handlers[TransferAnswered, Purpose.SYNC]
+
+    def find_nothing(sender: MemberId, answer: TransferAnswered) -> None:
+        progress = answer.progress
+        differing = {name: bytes(len(bits)) for name, bits in progress.differing.items()}
+        progress = msgspec.structs.replace(progress, differing=differing)
+        answered(sender, msgspec.structs.replace(answer, progress=progress))
+
+    handlers[TransferAnswered, Purpose.SYNC] = find_nothing
 
 
 def not_cleared(engine: Engine) -> None:
@@ -97,4 +111,5 @@ BUGS: tuple[Bug, ...] = (
     Bug(not_cleared, "leave", ("D8", "L1", "X1")),
     Bug(anybody_tells_versions, "kill", ("R2",)),
     Bug(permits_without_limit, "ambush", ("R3",)),
+    Bug(differences_hidden, "compared", ("D9", "D1", "D13", "L1")),
 )

@@ -18,10 +18,11 @@ from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.errors import SerializationError
+from whimbrel.structures.map.comparing import StoreWalk
 from whimbrel.structures.map.policies import MergePolicy, policy_of
 from whimbrel.structures.map.record import EntryView
 from whimbrel.structures.map.settings import NAME, settings_of
-from whimbrel.structures.map.store import MapStore, StoreWalk
+from whimbrel.structures.map.store import MapStore
 from whimbrel.structures.map.usage_store import UsageMapStore
 
 _COUNT: Final = struct.Struct("<I")

@@ -27,6 +27,7 @@ from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Stor
 from whimbrel.core.replication.outbox import PendingReply, Reply
 from whimbrel.errors import UsageError
 from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES
+from whimbrel.structures.map.comparing import StoreWalk
 from whimbrel.structures.map.eviction import Evictor
 from whimbrel.structures.map.locking import KeyLocks
 from whimbrel.structures.map.locks import EVERYBODY, Owner
@@ -44,7 +45,7 @@ from whimbrel.structures.map.record import (
     stored_key,
 )
 from whimbrel.structures.map.settings import LFU, LRU, NAME, UNLIMITED, Limits, settings_of
-from whimbrel.structures.map.store import MapStore, StoreWalk
+from whimbrel.structures.map.store import MapStore
 from whimbrel.structures.map.usage_store import UsageMapStore
 
 ENTRY_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -103,9 +104,14 @@ class MapService(StructureService):
         settings, free = settings_of(self._ctx.settings, namespace), self._holdings.deferred.take
         counts_reads = settings.merge_policy == HIGHER_HITS or settings.eviction_policy == LFU
         dates_reads = settings.eviction_policy == LRU
-        if counts_reads or dates_reads:
-            return UsageMapStore(free, counts_reads=counts_reads, dates_reads=dates_reads)
-        return MapStore(free)
+        if not counts_reads and not dates_reads:
+            return MapStore(free, compares=settings.comparison)
+        return UsageMapStore(
+            free,
+            compares=settings.comparison,
+            counts_reads=counts_reads,
+            dates_reads=dates_reads,
+        )
 
     def _find_limits(self, namespace: Namespace) -> Limits:
         """The configured limits of a map, remembered."""

@@ -71,6 +71,13 @@ class MapSettings(PartitionedSettings, frozen=True):
             "0 no limit",
         ),
     ] = 0
+    comparison: Annotated[
+        bool,
+        Meta(
+            description="Whether a member that has an older copy of a partition's entries is sent "
+            "only those that differ, found by hash trees"
+        ),
+    ] = True
     eviction_policy: Annotated[
         EvictionPolicy,
         Meta(

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import heapq
 import struct
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any
 from zlib import crc32
 
-from whimbrel.core.replication.walk import Walk
+from whimbrel.core.replication.comparison import Comparable
 from whimbrel.errors import ProtocolError, SerializationError
 from whimbrel.serialization.data import HASH_BYTES, NO_HASH
+from whimbrel.structures.map.comparing import MapComparison, StoreWalk
 from whimbrel.structures.map.locks import Locks
 from whimbrel.structures.map.record import (
     CHUNK_ENTRY,
@@ -103,50 +105,43 @@ class GivenUp:
         return size
 
 
-class StoreWalk(Walk):
-    """A walk over the entries of a store and, behind them, its locks.
-
-    Attributes:
-        locks: The walk over the locks; None before it has begun.
-    """
-
-    __slots__ = ("locks",)
-
-    def __init__(self, changes: int, records: dict[bytes, bytes]) -> None:
-        super().__init__(changes, records)
-        self.locks: Walk | None = None
-
-
-class MapStore:
+class MapStore(Comparable):
     """A dictionary of packed records with expiry, scans, chunks and byte accounting.
 
     Attributes:
         records: Stored key to packed record. Read-only for everybody else.
         timings: Stored key to packed timing, for entries that can expire.
+        hashes: Stored key to the partition hash that it came with, where there was one.
+        changes: Rises whenever a key comes or goes.
         locks: Who holds which keys; None until one is locked for the first time.
         bytes_used: Bytes of stored keys and of values, headers of records excluded, and of locks.
     """
 
     __slots__ = (
-        "_changes", "_free", "_hashes", "_heap", "_sampling", "_scan_at_ms", "_scan_changes",
-        "_scan_hashes", "_scan_keys", "bytes_used", "locks", "records", "timings",
+        "_compares", "_free", "_heap", "_sampling", "_scan_at_ms", "_scan_changes",
+        "_scan_hashes", "_scan_keys", "bytes_used", "changes", "hashes", "locks", "records",
+        "timings",
     )  # fmt: skip
 
-    def __init__(self, free: Callable[[GivenUp], None] | None = None) -> None:
+    def __init__(
+        self, free: Callable[[GivenUp], None] | None = None, *, compares: bool = True
+    ) -> None:
         """An empty store.
 
         Args:
             free: Takes what ``clear`` leaves of a large store; without it that is freed at once.
+            compares: Whether copies of it may begin with a comparison.
         """
         self._free = free
+        self._compares = compares
         self.records: dict[bytes, bytes] = {}
         self.timings: dict[bytes, bytes] = {}
         self.locks: Locks | None = None
         self.bytes_used = 0
-        self._hashes: dict[bytes, bytes] = {}
+        self.hashes: dict[bytes, bytes] = {}
         self._heap: list[bytes] | None = None
         self._sampling: Sampling | None = None
-        self._changes = 0
+        self.changes = 0
         self._scan_keys: list[bytes] = []
         self._scan_hashes = array("I")
         self._scan_changes = -1
@@ -156,6 +151,11 @@ class MapStore:
     def __len__(self) -> int:
         """Entries held, expired ones that were not swept yet included."""
         return len(self.records)
+
+    @property
+    def comparison(self) -> MapComparison | None:
+        """How it is compared with another store of the same map, if it may be."""
+        return MapComparison(self) if self._compares else None
 
     # -- reading --------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class MapStore:
 
     def key_data(self, key: bytes) -> bytes:
         """The whole Data of a stored key, with the partition hash it came with."""
-        return (self._hashes.get(key, NO_HASH) if self._hashes else NO_HASH) + key_body(key)
+        return (self.hashes.get(key, NO_HASH) if self.hashes else NO_HASH) + key_body(key)
 
     def entry_view(self, key: bytes, now_ms: int) -> EntryView | None:
         """Everything known about an entry, None when it is not there or expired."""
@@ -254,7 +254,7 @@ class MapStore:
             created = (now_ms & MOMENT_MASK).to_bytes(MOMENT_BYTES, "little")
             record = _pack_record(created, low, high, 0, 0) + value
             self.bytes_used += len(key) + len(value)
-            self._changes += 1
+            self.changes += 1
         else:
             created, _, _, version, version_high = _unpack_record(old)
             version += 1 + (version_high << 16)
@@ -273,11 +273,11 @@ class MapStore:
 
         A value stands in place of the entry's own, written now.
         """
-        timing, key_hash = source.timings.get(key, b""), source._hashes.get(key, b"")
+        timing, key_hash = source.timings.get(key, b""), source.hashes.get(key, b"")
         if value is not None:
             return self.put(key, value, now_ms, timing, key_hash)[1]
         record = source.records[key]
-        self._store(key, record, timing, key_hash)
+        self.take(key, record, timing, key_hash)
         return self._put_operation(key, record)
 
     def set_timing(self, key: bytes, ttl_ms: int, max_idle_ms: int, now_ms: int) -> bytes | None:
@@ -293,31 +293,36 @@ class MapStore:
         old = self.records.pop(key, None)
         if old is not None:
             self.bytes_used -= len(key) + len(old) - RECORD_BYTES
-            self._changes += 1
+            self.changes += 1
             if self.timings:
                 self.timings.pop(key, None)
-            if self._hashes:
-                self._hashes.pop(key, None)
+            if self.hashes:
+                self.hashes.pop(key, None)
         return old, _pack_operation(REMOVE, len(key)) + key
 
     def clear(self) -> bytes:
-        """Remove everything but the entries of locked keys; the backup operation."""
-        locked: dict[bytes, bytes] = {} if self.locks is None else self.locks.held
-        kept = [
-            self._put_operation(key, self.records[key]) for key in locked if key in self.records
-        ]
+        """Remove everything but the entries of locked keys; the backup operation.
+
+        What stays goes along, and is no question of the locks that the receiver has: a copy that
+        is under way may have entries and not their locks yet.
+        """
+        held: dict[bytes, bytes] = {} if self.locks is None else self.locks.held
+        kept = self.chunk_of([key for key in held if key in self.records])
+        self._replace_all(kept)
+        return _CLEAR_OPERATION + kept
+
+    def _replace_all(self, kept: bytes) -> None:
+        """Remove everything but the entries of this chunk."""
         given = self.release()
         if given is not None and self._free is not None:
             self._free(given)
         for table in self._tables():
             table.clear()
         self.bytes_used = 0 if self.locks is None else self.locks.bytes_used
-        for operation in kept:
-            self.apply(operation, 0, len(operation))
+        self.ingest(kept)
         self._heap = self._sampling = None
-        self._changes += 1
+        self.changes += 1
         self._forget_scan()
-        return _CLEAR_OPERATION
 
     def set_lock(self, key: bytes, lock: bytes) -> bytes:
         """Make this true of a key's lock, see ``Locks.set``; the backup operation."""
@@ -335,18 +340,18 @@ class MapStore:
             return None
         given = GivenUp(*self._tables())
         self._sampling = None
-        self.records, self.timings, self._hashes = {}, {}, {}
+        self.records, self.timings, self.hashes = {}, {}, {}
         self.bytes_used = 0
         return given
 
     def _tables(self) -> tuple[dict[bytes, Any], ...]:
         """What grows with the number of entries."""
-        return self.records, self.timings, self._hashes
+        return self.records, self.timings, self.hashes
 
     def _set_beside(self, key: bytes, timing: bytes, key_hash: bytes) -> None:
         """Keep what the ordinary entry does not have; an empty timing takes the limits away."""
         if key_hash:
-            self._hashes[key] = key_hash
+            self.hashes[key] = key_hash
         if not timing:
             self.timings.pop(key, None)
             return
@@ -366,7 +371,7 @@ class MapStore:
     def _put_operation(self, key: bytes, record: bytes) -> bytes:
         """The backup operation that stores this record with all that is kept beside it."""
         timing = self.timings.get(key, b"")
-        key_hash = self._hashes.get(key, b"")
+        key_hash = self.hashes.get(key, b"")
         kind = PUT | (WITH_TIMING if timing else 0) | (WITH_HASH if key_hash else 0)
         return b"".join((_pack_operation(kind, len(key)), timing, key_hash, key, record))
 
@@ -393,24 +398,29 @@ class MapStore:
         if kind == PUT:
             if split + RECORD_BYTES > end:
                 raise ProtocolError("a backup operation ends within its record")
-            self._store(buffer[start:split], buffer[split:end], timing, key_hash)
+            self.take(buffer[start:split], buffer[split:end], timing, key_hash)
         elif split > end:
             raise ProtocolError("a backup operation ends within its key")
         elif kind == REMOVE:
             self.remove(buffer[start:split])
         elif kind == CLEAR:
-            self.clear()
+            kept = buffer[split:end]
+            try:
+                MapStore().ingest(kept)
+            except SerializationError as error:
+                raise ProtocolError(f"a map is not cleared: {error}") from error
+            self._replace_all(kept)
         elif kind == LOCK_STATE:
             self.set_lock(buffer[start:split], buffer[split:end])
         else:
             raise ProtocolError(f"a map has no backup operation of kind {kind}")
 
-    def _store(self, key: bytes, record: bytes, timing: bytes, key_hash: bytes) -> None:
-        """Put a whole record in place."""
+    def take(self, key: bytes, record: bytes, timing: bytes, key_hash: bytes) -> None:
+        """Put a whole record in place, with what is kept beside it."""
         old = self.records.get(key)
         if old is None:
             self.bytes_used += len(key) + len(record) - RECORD_BYTES
-            self._changes += 1
+            self.changes += 1
         else:
             self.bytes_used += len(record) - len(old)
         self.records[key] = record
@@ -499,7 +509,7 @@ class MapStore:
         """
         if cursor < 0:
             return SCAN_END, []
-        if self._scan_changes < 0 or (cursor == 0 and self._scan_changes != self._changes):
+        if self._scan_changes < 0 or (cursor == 0 and self._scan_changes != self.changes):
             self._order_scan()
         self._scan_at_ms = now_ms
         keys, hashes = self._scan_keys, self._scan_hashes
@@ -530,7 +540,7 @@ class MapStore:
         """Sort the keys by hash; O(n log n), once for a scan."""
         self._scan_keys = sorted(self.records, key=crc32)
         self._scan_hashes = array("I", [crc32(key) >> 1 for key in self._scan_keys])
-        self._scan_changes = self._changes
+        self._scan_changes = self.changes
 
     def _forget_scan(self) -> None:
         self._scan_keys = []
@@ -541,7 +551,7 @@ class MapStore:
 
     def open_cursor(self) -> StoreWalk:
         """A walk over all entries and locks, for ``export``."""
-        return StoreWalk(self._changes, self.records)
+        return StoreWalk(self)
 
     def export(self, cursor: StoreWalk, bytes_max: int) -> tuple[bytes, int, bool]:
         """The next entries as they are now, their number and whether they are the last.
@@ -550,17 +560,29 @@ class MapStore:
         own, or after CHUNK_ENTRIES_MAX entries; keys removed meanwhile are counted and left out.
         Locks come in chunks of their own behind the entries and are not counted.
         """
-        if not cursor.keys and self.locks is not None:
+        if cursor.is_over and self.locks is not None:
             return self._export_locks(self.locks, cursor, bytes_max)
-        records, timings, hashes = self.records, self.timings, self._hashes
+        keys, begin = cursor.keys, cursor.position
+        end = min(len(keys), begin + CHUNK_ENTRIES_MAX)
+        chunk, cursor.position = self._pack(keys, begin, end, bytes_max)
+        taken = cursor.position - begin
+        if cursor.position == len(keys):
+            cursor.go_on(self.changes)
+        return chunk, taken, cursor.is_over and self.locks is None
+
+    def chunk_of(self, keys: list[bytes]) -> bytes:
+        """A chunk with the entries of these keys, as they are now; of those that are gone none."""
+        return self._pack(keys, 0, len(keys), sys.maxsize)[0]
+
+    def _pack(self, keys: list[bytes], begin: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+        """A chunk of the entries of some keys, and the position behind the last one looked at."""
+        records, timings, hashes = self.records, self.timings, self.hashes
         pack = CHUNK_ENTRY.pack
         pieces: list[bytes] = []
         add = pieces.append
         size = 0
-        keys, begin = cursor.keys, cursor.position
         position = begin
-        total = min(len(keys), begin + CHUNK_ENTRIES_MAX)
-        while position < total and size < bytes_max:
+        while position < end and size < bytes_max:
             key = keys[position]
             position += 1
             record = records.get(key)
@@ -578,11 +600,7 @@ class MapStore:
             add(key)
             add(record)
             size += len(key) + len(record) + len(beside) + 8
-        cursor.position = position
-        if position == len(keys):
-            cursor.go_on(self._changes)
-        is_last = not cursor.keys and self.locks is None
-        return b"".join(pieces), position - begin, is_last
+        return b"".join(pieces), position
 
     def _export_locks(
         self, locks: Locks, cursor: StoreWalk, bytes_max: int
@@ -620,7 +638,7 @@ class MapStore:
                 if head & CHUNK_LOCK:
                     self._take_lock(data[position:split], data[split:stop])
                 else:
-                    self._store(data[position:split], data[split:stop], timing, key_hash)
+                    self.take(data[position:split], data[split:stop], timing, key_hash)
                     count += 1
                 position = stop
         except struct.error as error:

@@ -32,11 +32,12 @@ class UsageMapStore(MapStore):
         self,
         free: Callable[[GivenUp], None] | None = None,
         *,
+        compares: bool = True,
         counts_reads: bool = False,
         dates_reads: bool = False,
     ) -> None:
         """An empty store that counts reads, or notes when they were, or both."""
-        super().__init__(free)
+        super().__init__(free, compares=compares)
         self.hits: dict[bytes, int] | None = {} if counts_reads else None
         self.reads_ms: dict[bytes, int] | None = {} if dates_reads else None
 
