@@ -54,6 +54,7 @@ M4 FreshIdentity view
 M5 NoFalseExpulsion expelled
 M7 NumbersOnce note
 O1 StateObeyed operation planned row sample view
+O2 StableRestored note sample view
 P1 RisingVersions row started
 P2 EqualVersions row
 P3 OnePrimary accepted

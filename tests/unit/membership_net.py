@@ -51,6 +51,9 @@ class NoTable:
     def table_mark(self) -> int:
         return 0
 
+    def knows_stable_table(self) -> bool:
+        return True
+
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         return ()
 

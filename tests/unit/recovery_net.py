@@ -234,6 +234,7 @@ class RecoveryPump(SplitPump):
             member.membership.numbers._numbering,
             False,
             LogFiles(b"log", ()),
+            member.migrations.stable.packed,
         )
         disk.fragments = [
             Saved(

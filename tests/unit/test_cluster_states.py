@@ -141,6 +141,7 @@ def test_names_and_attributes() -> None:
         ("FROZEN", False, False, False),
         ("PASSIVE", False, False, False),
         ("IN_TRANSITION", False, False, False),
+        ("STABLE_CLUSTER", False, True, True),
     ]
 
 

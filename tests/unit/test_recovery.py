@@ -316,8 +316,8 @@ def test_files_of_another_cluster_are_refused_for_good() -> None:
 
 
 @pytest.mark.parametrize("state", ["FROZEN", "PASSIVE"])
-def test_a_missing_member_returns_without_its_files(state: str) -> None:
-    """GCM-09 as ever: its seats are kept and filled from backups; what lies on its disk is old."""
+def test_a_missing_member_returns_with_its_files(state: str) -> None:
+    """GCM-09, APR-39: its seats are kept; what lies on its disk is in them and is compared."""
     pump = RecoveryPump()
     nodes = pump.found_cluster(3)
     pump.fill(nodes[0])
@@ -328,7 +328,7 @@ def test_a_missing_member_returns_without_its_files(state: str) -> None:
     rows = pump.rows(1)
     pump.seat(3)
     pump.await_joined(1, 2, 3)
-    assert len(pump.disks[3].aside) == 1
+    assert not pump.disks[3].aside and len(pump.files[pump.seats[3]].loads) == 1
     pump.run(15)
     assert pump.rows(3) == rows and not pump.missing_entries(pump.seats[3])
 

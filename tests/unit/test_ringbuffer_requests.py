@@ -186,6 +186,7 @@ def test_a_ring_buffer_is_listed_and_destroyed(scene: Scene) -> None:
         "backups": 1,
         "async_backups": 0,
         "persistent": False,
+        "survives": 1,
     }
     assert wanted in shown
     reader = scene.at("other", 3)

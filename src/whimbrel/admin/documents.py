@@ -190,7 +190,7 @@ class ClusterDocuments:
             "losses": losses,
             "migrations": master.get("migrations", NO_PROCESS),
             "recovery": None,
-            "stable": None,
+            "stable": master.get("stable"),
         }
 
     async def recovery(self) -> Json | None:

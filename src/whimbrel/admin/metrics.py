@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from whimbrel.core.model import ClusterState
+from whimbrel.core.registry import backups_of
 from whimbrel.runtime.node import Node
 from whimbrel.serving.losses import summary_of
 
@@ -33,7 +34,9 @@ HELP = {
     "replicas_missing": "Replicas asked for that no present member holds, by this member's table",
     "writes_short_of_backups": "Changes made with fewer backups than min(b, data members - 1)",
     "partitions_short_of_min_in_sync": "Partitions here with fewer backups than some map demands",
-    "cluster_state": "0 ACTIVE, 1 NO_MIGRATION, 2 FROZEN, 3 PASSIVE, 4 a change is under way",
+    "cluster_state": "0 ACTIVE, 1 NO_MIGRATION, 2 FROZEN, 3 PASSIVE, 4 a change is under way, "
+    "5 STABLE_CLUSTER",
+    "stable_slots_differing": "Slots of this member's table that are not as in the stable one",
     "members_missing": "Members that are away while the cluster state keeps their seats",
     "migrations_active": "Migrations this member takes part in",
     "map_entries_evicted": "Entries of maps that went because a map had reached its max_size",
@@ -83,6 +86,18 @@ class Metrics(Collector):
         for name in sorted(figures):
             yield _family(name, figures[name])
         yield from self._losses()
+        yield self._survives()
+
+    def _survives(self) -> Metric:
+        """What each structure that lies in partitions bears now, by this member's table."""
+        text = "Members (or groups) that may die at once without a loss of this structure"
+        found = GaugeMetricFamily(PREFIX + "structure_survives", text, labels=LOSS_LABELS)
+        member = self._node.engine.member
+        for entry in member.registry.structures():
+            if entry.kind in member.services:
+                survives = member.safety.survives_of(backups_of(entry)[0])
+                found.add_metric([entry.kind, entry.key], survives)
+        return found
 
     def _losses(self) -> Iterable[Metric]:
         """What each structure has lost, until an operator has seen it."""

@@ -113,7 +113,8 @@ def _print_table_map(found: Json, names: dict[str, str]) -> None:
 def structures(as_json: AsJson = False, admin: AdminUrl = DEFAULT_URL) -> None:
     """Structures with their entries, backups and bytes, over the whole cluster.
 
-    On disk: whether they are persistent, and come back after all members have died.
+    On disk: whether they are persistent, and come back after all members have died. Survives: how
+    many members (or groups) may die at once now without a loss.
     """
     found: list[Json] = Admin(admin).get("structures")
     if as_json:
@@ -129,10 +130,11 @@ def structures(as_json: AsJson = False, admin: AdminUrl = DEFAULT_URL) -> None:
             str(row["backups"]),
             size(row.get("bytes", 0)),
             "yes" if row.get("persistent") else "no",
+            "" if row.get("survives") is None else str(row["survives"]),
         )
         for row in found
     ]
-    made = table("name", "kind", ">entries", ">backups", ">size", "on disk")
+    made = table("name", "kind", ">entries", ">backups", ">size", "on disk", ">survives")
     print_rows(made, rows, "no structures")
 
 

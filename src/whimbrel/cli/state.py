@@ -22,7 +22,8 @@ state = typer.Typer(
 
     ACTIVE allows everything. NO_MIGRATION lets members in and promotes backups, but moves and
     copies nothing. FROZEN admits nobody and keeps every seat, also of members that are missing.
-    PASSIVE is FROZEN with reads only.
+    PASSIVE is FROZEN with reads only. STABLE_CLUSTER, entered from ACTIVE, lets members return
+    that have left since, and gives them back the very replicas that they had; nobody else may come.
     """,
 )
 

@@ -66,6 +66,7 @@ def _print(found: dict[str, Any]) -> None:
         for line in lines_of(found["recovery"]):
             out.print(line)
     out.print(f"survives    {_survives(found.get('survives', 0))}")
+    _print_stable(out, found.get("stable"))
     if found.get("degraded"):
         out.print(f"[bold yellow]degraded    {safe(found['degraded'])}[/]")
     if found.get("writes_short_of_backups"):
@@ -107,6 +108,14 @@ def _print_losses(out: Console, found: dict[str, Any]) -> None:
             f"            {safe(row['kind'])} {safe(row['name'])}: {entries} entries "
             f"in {row['partitions']} partitions"
         )
+
+
+def _print_stable(out: Console, found: dict[str, Any] | None) -> None:
+    """Which table is in use in STABLE_CLUSTER, and how far it is from the stable one."""
+    if found:
+        differing = found["slots_differing"]
+        more = f", {differing} slots differ from the stable one" if differing else ""
+        out.print(f"table       {found['in_use']}{more}")
 
 
 def _survives(failures: int) -> str:

@@ -25,6 +25,7 @@ from msgspec.inspect import (
 )
 
 from whimbrel.config.settings import RuntimeSettings, Value
+from whimbrel.core.ids import BACKUP_COUNT_MAX
 from whimbrel.core.settings import (
     CLUSTER_SIZE_MAX,
     DEFAULT_PATTERN,
@@ -662,6 +663,15 @@ _PERSISTENCE = (
         "auto_remove_stale_data",
         "A member whose cluster went on without it sets its files aside and joins empty, instead "
         "of refusing to start",
+    ),
+    _integer(
+        "persistence.k_safety",
+        "persistence",
+        "k_safety",
+        "Copies that a partition may lack in STABLE_CLUSTER before new ones are made; 0 makes them "
+        "at once. The master's counts",
+        0,
+        BACKUP_COUNT_MAX,
     ),
     _integer(
         "persistence.segment_bytes",

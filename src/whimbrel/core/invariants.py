@@ -51,9 +51,9 @@ def check_fragments(member: Member) -> None:
 
     What is loaded from files waits for its rows.
     """
-    if member.ctx.members.recovery is not None:
-        return
     for replica in member.dataplane.partitions:
+        if member.ctx.members.recovery is not None or not replica.version:
+            continue
         if replica.pid in member.migrations.manager.active or replica.is_behind:
             continue
         for fragment in replica.fragments.values():

@@ -21,7 +21,7 @@ from whimbrel.core.merging.leftovers import SplitData, leftovers_of, split_by_co
 from whimbrel.core.merging.service import Merging
 from whimbrel.core.messages import Message, RegistryEntry
 from whimbrel.core.migration.service import Migrations
-from whimbrel.core.model import ClusterState, LostStructure, MemberInfo, MemberList
+from whimbrel.core.model import ClusterState, LostStructure, MemberInfo, MemberList, RowState
 from whimbrel.core.persistence.metadata import ClusterFile, LogFiles
 from whimbrel.core.persistence.service import Persistence
 from whimbrel.core.recovery.service import ClusterRecovery
@@ -198,6 +198,9 @@ class Member:
 
     def _seek(self, started: Started) -> None:
         """What our files are of is known: look for the cluster."""
+        found = self.membership.found
+        if found is not None and found.stable is not None and found.members.stable is not None:
+            self.migrations.stable.remember(found.members.stable, found.stable)
         self.dataplane.anti_entropy.start()
         self.membership.on_started(started.join_addresses, started.heard)
 
@@ -279,8 +282,11 @@ class Member:
         membership.on_expelled = self._expelled
         migrations.on_rows_changed = self._rows_changed
         self.recovery.use_files(self.persistence)
+        self.recovery.take_base = self._take_base
         self.registry.when_durable = self.persistence.when_durable
         membership.states.when_durable = self.persistence.when_durable
+        self.dataplane.holdings.returns = migrations.stable.names_us
+        membership.states.incomplete = self.safety.incomplete_because
         membership.numbers.on_changed = self.persistence.note_cluster
         membership.numbers.when_durable = self.persistence.when_durable
         migrations.loop.when_durable = self.persistence.when_durable
@@ -300,6 +306,21 @@ class Member:
     def _rows_changed(self, pids: Sequence[PartitionId]) -> None:
         self.ctx.emit(TableChanged(tuple(pids)))
         self.persistence.note_cluster()
+        kept, rows = self.dataplane.holdings.kept, self.migrations.table.rows
+        if len(kept):
+            stable = self.migrations.stable.rows or ()
+            for pid in pids:  # what was not of use when the row went back is of none any more
+                if pid < len(stable) and rows[pid] == stable[pid]:
+                    kept.release(pid)
+
+    def _take_base(self, seats: Sequence[RowState]) -> None:
+        """We return with what our files had: it is in our seats, or waits for copies (APR-39)."""
+        plane = self.dataplane
+        plane.recovery.files = {one.partition_id: one.version for one in seats}
+        if not seats:
+            for partition in plane.partitions:
+                for namespace in list(partition.fragments):
+                    plane.holdings.keep(partition, namespace)
 
     def _describe(self, log: LogFiles, has_left: bool) -> ClusterFile:
         """What is worth knowing when this member begins again."""
@@ -316,6 +337,7 @@ class Member:
             numbering=self.membership.numbers.kept,
             has_left=has_left,
             log=log,
+            stable=self.migrations.stable.packed,
         )
 
     def _view_changed(self, old: MemberList, new: MemberList) -> None:
@@ -324,6 +346,8 @@ class Member:
         self.registry.view_changed(old, new)
         ctx.resume(cause)
         self.recovery.view_changed(old, new)
+        if new.stable is None and len(self.dataplane.holdings.kept):
+            self.dataplane.holdings.kept.clear()
         self.persistence.note_cluster()
         ctx.resume(cause)
         self.migrations.view_changed(old, new)
@@ -416,6 +440,8 @@ class Member:
     def _update_depth(self) -> None:
         """Tell the migration room how deep rows must be; it acts when it is the master."""
         settings = self.ctx.settings
+        stored = [entry for entry in self.registry.structures() if entry.kind in self.services]
+        self.migrations.fewest_backups(min([sum(backups_of(one)) for one in stored], default=1))
         depth = REPLICA_SLOTS if settings.plan_depth == "deep" else self.registry.depth()
         if depth != self._depth:
             self._depth = depth

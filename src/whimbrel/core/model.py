@@ -48,6 +48,8 @@ class ClusterState(enum.StrEnum):
     PASSIVE = "PASSIVE"
     IN_TRANSITION = "IN_TRANSITION"
     """A change of state is under way; never in a member list."""
+    STABLE_CLUSTER = "STABLE_CLUSTER"
+    """Who leaves may return, nobody else comes, and rows go back to what they were (APR-31)."""
 
     @property
     def join_allowed(self) -> bool:
@@ -57,12 +59,29 @@ class ClusterState(enum.StrEnum):
     @property
     def migration_allowed(self) -> bool:
         """Whether replicas are moved or missing ones copied."""
-        return self is ClusterState.ACTIVE
+        return self in (ClusterState.ACTIVE, ClusterState.STABLE_CLUSTER)
 
     @property
     def promotion_allowed(self) -> bool:
         """Whether backups are promoted and lost partitions get an owner (GCM-08, GCM-10)."""
-        return self in (ClusterState.ACTIVE, ClusterState.NO_MIGRATION)
+        return self.join_allowed or self.is_stable
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether it has a stable table, and who may not come is refused for good (APR-31 to 33).
+
+        The cluster is as it is meant to be; elsewhere the next state may let a newcomer in.
+        """
+        return self is ClusterState.STABLE_CLUSTER
+
+
+class StableMark(msgspec.Struct, frozen=True, array_like=True):
+    """Which table is the stable one (APR-34): the rows themselves do not travel with lists."""
+
+    entered: int
+    """Version of the member list with which the state was entered."""
+    mark: int
+    """What all members' tables had in common then: the stamp (PIM-31), or the version (PIM-32)."""
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -120,33 +139,54 @@ class MemberList(msgspec.Struct, frozen=True, dict=True):
     cluster_version: Name = CLUSTER_VERSION
     """``4.0``: one table version and serial migrations; from ``4.1`` on the mode of paper 07."""
     missing: tuple[MemberInfo, ...] = ()
-    """Members that left while joining was forbidden; their seats are kept (GCM-09).
+    """Members that left while joining was forbidden; they alone may come (GCM-09, APR-32).
 
-    One that has come back stands among the members as well: what it holds in its seats was with
-    the process that died, so it is a replica without data until it has been given them.
+    Where promotions are forbidden as well their seats are kept (``seats_kept``). One that has come
+    back to them stands among the members, too: what it holds there was with the process that died,
+    so it is a replica without data until it has been given them.
     """
     recovery: Recovery | None = None
     """While the cluster comes back from its files (docs/design/0017)."""
     given_up: str = ""
     """Id of the cluster whose files an operator gave up for this one (force start)."""
+    recovered: int = 0
+    """Version of the list that ended the last recovery: who has an older list in its files took no
+    part in it, and they are stale."""
+    stable: StableMark | None = None
+    """The table that rows go back to; kept in FROZEN and PASSIVE, for the way back (APR-34)."""
 
     def with_members(self, members: tuple[MemberInfo, ...]) -> MemberList:
         """The next list, with other members and everything else as it is.
 
-        Who is no longer among the members while joining is forbidden is missing (GCM-09).
+        Who is no longer among the members while joining is forbidden is missing (GCM-09, APR-32).
         """
         missing = self.missing
         if not self.state.join_allowed and self.recovery is None:
             staying = {info.id for info in members}
             left = {info.id: info for info in self.members if info.id not in staying}
-            earlier = tuple(info for info in missing if info.id not in left)
+            away = left if self.keeps_seats else left.keys() | staying
+            earlier = tuple(info for info in missing if info.id not in away)
             missing = (*earlier, *left.values())
         return msgspec.structs.replace(
             self, version=self.version + 1, members=members, missing=missing
         )
 
+    @property
+    def keeps_seats(self) -> bool:
+        """Whether who is missing keeps its seats: rows stand still (GCM-08, GCM-09)."""
+        return not self.state.join_allowed and not self.state.promotion_allowed
+
+    @property
+    def seats_kept(self) -> tuple[MemberInfo, ...]:
+        """Who keeps a seat whose data went with its process; some of them may be back."""
+        return self.missing if self.keeps_seats else ()
+
     def is_missing(self, member: MemberId) -> bool:
         """Whether a member keeps a seat whose data went with its process; it may be back."""
+        return any(info.id == member for info in self.seats_kept)
+
+    def may_return(self, member: MemberId) -> bool:
+        """Whether a member left while joining was forbidden, so that it need not be allowed."""
         return any(info.id == member for info in self.missing)
 
     @property
@@ -358,6 +398,17 @@ class RowState(msgspec.Struct, frozen=True):
     partition_id: PartitionId
     version: int
     row: Row
+
+
+class PackedRows(msgspec.Struct, frozen=True, array_like=True):
+    """Rows without versions, one after the other (``partition.table.pack_rows``).
+
+    ``slots`` holds REPLICA_SLOTS big-endian unsigned 16-bit numbers for each of them: positions in
+    ``members``, 0xFFFF for a hole.
+    """
+
+    members: tuple[MemberId, ...]
+    slots: bytes
 
 
 class LostStructure(msgspec.Struct, frozen=True, array_like=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,11 +21,20 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import REPLICA_SLOTS, MemberId, Row
 from whimbrel.core.membership.service import Membership
 from whimbrel.core.migration.service import Migrations
-from whimbrel.core.model import MemberInfo
+from whimbrel.core.model import ClusterState, MemberInfo
 from whimbrel.core.partition.groups import member_groups
 from whimbrel.core.partition.quotas import replica_quotas
 from whimbrel.core.registry import Registry, backups_of
 from whimbrel.core.replication.dataplane import DataPlane
+
+K_SAFETY_KEY = "persistence.k_safety"
+
+
+class StableWord(msgspec.Struct, frozen=True):
+    """How a member's table stands to the stable one (APR-73)."""
+
+    in_use: Literal["stable", "interim"]
+    slots_differing: int
 
 
 class MasterWord(msgspec.Struct, frozen=True):
@@ -45,7 +54,11 @@ class MasterWord(msgspec.Struct, frozen=True):
     """Failures that every structure survives by its table; what is in step is not known to it."""
     state: str = "ACTIVE"
     missing: tuple[str, ...] = ()
-    """Addresses of members whose seats are kept."""
+    """Addresses of members that are away and may return."""
+    stable: StableWord | None = None
+    """How the table stands to the stable one, if there is one."""
+    k_safety: int = 0
+    """Copies that a partition may lack now before new ones are made."""
 
 
 class MemberWord(msgspec.Struct, frozen=True):
@@ -86,9 +99,14 @@ def unsafe_because(master: MasterWord, answers: Sequence[Answer]) -> str:
     doubt = doubted_because(master, answers)
     if doubt or not master.holes:
         return doubt
-    why = f": the seats of {', '.join(master.missing)} are kept" if master.missing else ""
-    if master.state != "ACTIVE":
+    away, is_stable = ", ".join(master.missing), master.state == ClusterState.STABLE_CLUSTER
+    why = ""
+    if away:
+        why = f": {away} may return" if is_stable else f": the seats of {away} are kept"
+    if master.state != ClusterState.ACTIVE:
         why += f" (the cluster state is {master.state})"
+    if master.k_safety:
+        why += f"; {K_SAFETY_KEY} = {master.k_safety}, so that partitions may lack so many"
     return f"{master.holes} replicas are missing{why}"
 
 
@@ -190,6 +208,8 @@ class Safety:
             self.survives(),
             members.state.value,
             tuple(str(info.address) for info in members.missing if members.get(info.id) is None),
+            self.stable_word(),
+            self._ctx.settings.persistence.k_safety if members.state.is_stable else 0,
         )
 
     def member_word(self, is_settled: bool) -> MemberWord:
@@ -251,6 +271,18 @@ class Safety:
 
     # -- figures --------------------------------------------------------------------------
 
+    def incomplete_because(self) -> str:
+        """Why the rows are not as they should stay, by our list and table; empty when they are."""
+        missing = self.missing_replicas()
+        return f"{missing} replicas are missing" if missing else ""
+
+    def stable_word(self) -> StableWord | None:
+        """How our table stands to the stable one; None when there is none."""
+        differing = self._migrations.stable.slots_differing(self.depth())
+        if differing is None:
+            return None
+        return StableWord("interim" if differing else "stable", differing)
+
     def depth(self) -> int:
         """Replicas per row that are wanted and possible; a kept seat counts as possible."""
         groups = self._groups([*self._ctx.staying(), *self._away()])
@@ -262,10 +294,13 @@ class Safety:
 
     def survives(self) -> int:
         """Members, or groups, that may die at once by our list and table, for every structure."""
+        return min(map(self.survives_of, self._backups_asked()))
+
+    def survives_of(self, backups: int) -> int:
+        """The same for structures with so many synchronous backups."""
         if not self._migrations.table.initialised:
             return 0
-        fewest = self._copies().fewest
-        return max(0, min(fewest[backups] for backups in self._backups_asked()) - 1)
+        return max(0, self._copies().fewest[backups] - 1)
 
     def degraded_because(self) -> str:
         """Why acknowledged writes have fewer copies than asked for; empty when they need not."""
@@ -305,7 +340,7 @@ class Safety:
         members, table = self._ctx.members, self._migrations.table
         return [
             info
-            for info in members.missing
+            for info in members.seats_kept
             if members.get(info.id) is None and table.replica_count(info.id)
         ]
 

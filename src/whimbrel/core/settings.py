@@ -140,6 +140,8 @@ class PersistenceSettings(msgspec.Struct, frozen=True):
     of refusing to start (APR-15)."""
     segment_bytes: int = 8_388_608
     """Size of a file of the log at which the next one is begun."""
+    k_safety: int = 0
+    """Copies that a partition may lack in STABLE_CLUSTER before new ones are made; 0: none."""
 
 
 class ComparisonBounds(msgspec.Struct, frozen=True):

@@ -186,9 +186,10 @@ class Documents:
     def structures(self, _: bytes = b"") -> object:
         """The live structures with their synchronous and asynchronous backups, by kind and name.
 
-        And whether this member keeps them on disk, too; what lies in no partition is on none.
+        And whether this member keeps them on disk, too, and how many failures each survives by this
+        member's table; what lies in no partition is on no disk, and there it is not known.
         """
-        member = self._member
+        member, survives = self._member, self._member.safety.survives_of
         return [
             {
                 "name": entry.key,
@@ -197,6 +198,9 @@ class Documents:
                 "async_backups": backups_of(entry)[1],
                 "persistent": entry.kind in member.services
                 and member.ctx.settings.is_persistent(namespace_of(entry.kind, entry.key)),
+                "survives": survives(backups_of(entry)[0])
+                if entry.kind in member.services
+                else None,
             }
             for entry in member.registry.structures()
         ]

@@ -53,6 +53,9 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["split_brain_entries_waiting"] = member.merging.remaining
     figures["split_brain_protection_refusing"] = int(server.admission.protection.is_refusing)
     figures["survives"] = member.safety.survives()
+    stable = member.safety.stable_word()
+    if stable is not None:
+        figures["stable_slots_differing"] = stable.slots_differing
     figures["degraded"] = int(bool(member.safety.degraded_because()))
     figures["replicas_missing"] = member.safety.missing_replicas()
     shortage = member.dataplane.shortage

@@ -640,7 +640,9 @@ class Host:
         data = None if self.engine is None else self.engine.member.split_data
         is_open = self.engine is None or self.engine.member.ctx.members.state.join_allowed
         self.end(EXPELLED, keep_sent=True)
-        if is_open:  # where nobody new may join, only the old identity finds its seat (GCM-09)
+        # Where nobody new may join, only the old identity finds its seat (GCM-09); and files are of
+        # whom they name.
+        if is_open and not world.plan.settings.persistence.enabled:
             self.info = msgspec.structs.replace(self.info, id=MemberId(""))
         world.break_links_to(self, notice=True)
         self.start((*self.joins, *self.known), data, output.addresses, output.cause)

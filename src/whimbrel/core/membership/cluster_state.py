@@ -18,7 +18,13 @@ import msgspec
 from whimbrel.core import messages as m
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.membership.membership_state import MemberPhase, MembershipState
-from whimbrel.core.model import CLUSTER_VERSIONS, ClusterState, MemberList
+from whimbrel.core.model import (
+    CLUSTER_VERSIONS,
+    ClusterState,
+    MemberInfo,
+    MemberList,
+    StableMark,
+)
 
 LOCK_TIMER = "membership.state_lock"
 CHANGE_TIMER = "membership.state_change"
@@ -57,6 +63,9 @@ class Table(Protocol):
 
     def table_mark(self) -> int:
         """What the tables of initiator and participant are compared by (PIM-31, PIM-32)."""
+
+    def knows_stable_table(self) -> bool:
+        """Whether the rows that our list calls stable are here, if it names any (APR-34)."""
 
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         """Partitions in whose rows we stand and whose data we have not got back."""
@@ -120,6 +129,8 @@ class ClusterStates:
         self._results: dict[str, StateChangeResult] = {}
         self.when_durable: Callable[[Callable[[], None]], None] = lambda then: then()
         """Calls back once all that has happened so far is on our disk; at once without one."""
+        self.incomplete: Callable[[], str] = lambda: ""
+        """At the master: why not every replica asked for is there, empty when all are."""
 
     # -- the wish -------------------------------------------------------------------------
 
@@ -146,6 +157,7 @@ class ClusterStates:
         if members.recovery is not None:
             return self._remember(name, _refused("the cluster is coming back from its files"))
         problem = _objection_to_version(members.cluster_version, version)
+        problem = problem or self._objection_to_state(members, state)
         if problem:
             return self._remember(name, _refused(problem))
         wanted = (state or members.state, version or members.cluster_version)
@@ -163,6 +175,15 @@ class ClusterStates:
         else:
             self._begin(transaction)
         return self._results.get(name, UNDER_WAY)
+
+    def _objection_to_state(self, members: MemberList, state: ClusterState | None) -> str:
+        """Why the wanted topology is not reached that would be kept (APR-31), empty when it is."""
+        if state is None or not state.is_stable or members.stable is not None:
+            return ""
+        if not members.state.join_allowed or not members.state.migration_allowed:
+            return f"{state} is entered from {ClusterState.ACTIVE}; the state is {members.state}"
+        reason = self.incomplete()
+        return f"the cluster is not safe: {reason}" if reason else ""
 
     def _remember(self, name: str, result: StateChangeResult) -> StateChangeResult:
         self._results[name] = result
@@ -257,15 +278,15 @@ class ClusterStates:
         if self._ctx.now_us >= transaction.until_us:
             self._roll_back(transaction, _refused("the members' locks have run out; try again"))
             return
-        problem = self.table.pending_work()
+        state = transaction.state
+        problem = self.table.pending_work() or self._objection_to_state(members, state)
         if problem:
             self._roll_back(transaction, _refused(problem))
             return
         if transaction.mark != self.table.table_mark():
             self._roll_back(transaction, _passing("the table has changed meanwhile"))
             return
-        state = transaction.state
-        if state.join_allowed and not members.state.join_allowed:
+        if state.promotion_allowed and not members.state.promotion_allowed:
             ours = [(pid, self._ctx.id) for pid in self.table.seats_without_data()]
             self.table.note_without_data([*ours, *transaction.without_data])
         transaction.stage = Stage.COMMITTING
@@ -275,7 +296,8 @@ class ClusterStates:
                 version=members.version + 1,
                 state=state,
                 cluster_version=transaction.cluster_version,
-                missing=() if state.join_allowed else members.missing,
+                missing=_missing_in(state, members),
+                stable=_stable_in(state, members, transaction.mark),
             )
         )
         self._confirm(transaction)
@@ -386,7 +408,8 @@ class ClusterStates:
             self._ctx.resume(cause)
             self._ctx.send(sender, m.StateConfirmAnswered(request.transaction))
 
-        if self._ctx.members.version >= request.list_version:
+        is_here = self._ctx.members.version >= request.list_version
+        if is_here and self.table.knows_stable_table():
             self.when_durable(kept)
 
     def on_lock_timer(self) -> None:
@@ -441,6 +464,24 @@ class ClusterStates:
             waiting = [member for member in transaction.waiting if is_member(member)]
             transaction.waiting = dict.fromkeys(waiting)
             self._proceed()
+
+
+def _missing_in(state: ClusterState, members: MemberList) -> tuple[MemberInfo, ...]:
+    """Who may return in the next state; where no seats are kept, who is back has done so."""
+    if state.join_allowed:
+        return ()
+    if not state.promotion_allowed:
+        return members.missing
+    return tuple(info for info in members.missing if members.get(info.id) is None)
+
+
+def _stable_in(state: ClusterState, members: MemberList, mark: int) -> StableMark | None:
+    """The stable table in the next state: taken when that is entered, given up for newcomers."""
+    if state.join_allowed:
+        return None
+    if state.is_stable and members.stable is None:
+        return StableMark(members.version + 1, mark)
+    return members.stable
 
 
 def _refused(reason: str) -> StateChangeResult:

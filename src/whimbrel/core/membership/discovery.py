@@ -99,6 +99,9 @@ class Discovery:
         self._knows_of_files = False
         """Whether somebody has files of this cluster that we have not: its place is kept."""
         self._is_setting_aside = False
+        self._is_loading = False
+        self._has_loaded = False
+        """Whether what our files have is in memory: we may return with it."""
 
     @property
     def files(self) -> str:
@@ -209,6 +212,7 @@ class Discovery:
                 missing=before.missing,
                 recovery=recovery_of(before),
                 given_up=before.given_up,
+                stable=before.stable,
             )
         )
 
@@ -288,6 +292,8 @@ class Discovery:
             self._probes_excused = self._probes
         elif refusal.is_stale:
             self._on_stale(refusal.reason)
+        elif refusal.is_awaited:
+            self._on_awaited()
 
     def _on_stale(self, reason: str) -> None:
         """The cluster has gone on without us: what our files say is old (APR-14, APR-15)."""
@@ -300,6 +306,19 @@ class Discovery:
         self._knows_of_files = self._is_setting_aside = True
         self._ctx.note("files_stale", "warning", reason=reason)
         membership.files.set_aside(self._on_set_aside)
+
+    def _on_awaited(self) -> None:
+        """We are missing there, and what our files have is of use: bring it back first (APR-39)."""
+        self._knows_of_files = True
+        self._probes_excused = self._probes
+        if not self._is_loading:
+            self._is_loading = True
+            self._membership.load_base(self._on_base_loaded)
+
+    def _on_base_loaded(self) -> None:
+        self._is_loading, self._has_loaded = False, True
+        self._probes_excused = self._probes
+        self._ask_to_join()
 
     def _on_set_aside(self) -> None:
         """Our files are out of the way: go on asking without them."""
@@ -372,9 +391,15 @@ class Discovery:
     # -- joining --------------------------------------------------------------------------
 
     def _request(self, claim: int = 0) -> JoinRequested:
-        settings = self._ctx.settings
+        settings, found = self._ctx.settings, self._membership.found
         return JoinRequested(
-            settings.cluster_name, settings.partition_count, self._ctx.me, claim, self.files
+            settings.cluster_name,
+            settings.partition_count,
+            self._ctx.me,
+            claim,
+            self.files,
+            0 if found is None else found.members.version,
+            self._has_loaded,
         )
 
     def _choose_target(self) -> None:

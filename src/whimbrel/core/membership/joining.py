@@ -35,6 +35,8 @@ class _Waiting:
     joiner: MemberInfo
     files: str
     """Id of the cluster that it has files of, empty for none."""
+    files_version: int
+    """Version of the list in them."""
     cause: str
     """Of its first request."""
     noted: dict[MemberId, int] = field(default_factory=dict)
@@ -75,14 +77,19 @@ class Joining:
         displaced = membership.displaced_by(joiner)
         if displaced is not None:
             membership.detector.gone(displaced, ADDRESS_TAKEN)
-        if not self._may_join(joiner, request.files):
+        if not self._may_join(joiner, request.files, request.files_version):
             self._forbid(joiner, request.files)
+            return
+        if request.files and not request.has_loaded and ctx.members.recovery is None:
+            # Once it is on the list it is sent what it lacks, so it has to know that before.
+            awaited = JoinRefused("it has files to load first", False, joiner.id, is_awaited=True)
+            ctx.send_to(joiner.address, awaited)
             return
         if joiner.id not in self._waiting and len(self._waiting) >= JOINERS_MAX:
             refused = JoinRefused("too many members join now", False, joiner.id)
             ctx.send_to(joiner.address, refused)
             return
-        self._put_waiting(joiner, request.files)
+        self._put_waiting(joiner, request.files, request.files_version)
 
     def forget(self, member: MemberId) -> None:
         """A waiting joiner says that it goes, or is not to come any more."""
@@ -121,7 +128,7 @@ class Joining:
         taken = {info.address for info in self._ctx.members.members}
         for member, waiting in list(self._waiting.items()):
             is_in = self._ctx.is_member(member) or waiting.joiner.address in taken
-            may_join = self._may_join(waiting.joiner, waiting.files)
+            may_join = self._may_join(waiting.joiner, waiting.files, waiting.files_version)
             if is_in or not (may_join or self._is_changing()):
                 self.forget(member)
         noted = [waiting for waiting in self._waiting.values() if not self._unaware(waiting)]
@@ -161,31 +168,40 @@ class Joining:
         """Whether the cluster state is just changing: nobody is admitted nor refused (GCM-08)."""
         return self._ctx.state is ClusterState.IN_TRANSITION
 
-    def _may_join(self, joiner: MemberInfo, files: str) -> bool:
+    def _may_join(self, joiner: MemberInfo, files: str, files_version: int) -> bool:
         """Whether the joiner is let in now.
 
         A recovery takes whoever has files of its cluster, as long as nobody has rows; and who has
-        none though it is expected: it died before it had any, or left, and holds nothing. A cluster
-        that runs takes nobody with files: they are of its past. Else the state decides, which a
-        missing member does not need to allow (GCM-09).
+        none though it is expected: it died before it had any, or left, and holds nothing. Else the
+        state decides, which a missing member does not need to allow (GCM-09). With files it takes
+        only who is missing, and took part in the last recovery if there was one: all other files
+        are of the cluster's past (APR-14, APR-39).
         """
         members = self._ctx.members
         if members.recovery is not None:
             is_expected = any(info.id == joiner.id for info in members.recovery.expected)
             is_of_it = files == members.cluster_id or (not files and is_expected)
             return is_of_it and not members.recovery.order
-        return not files and self._state_admits(joiner)
+        is_awaited = (
+            files == members.cluster_id
+            and files_version >= members.recovered
+            and not members.state.join_allowed
+        )
+        return self._state_admits(joiner) and (not files or is_awaited)
 
     def _state_admits(self, joiner: MemberInfo) -> bool:
         return self._ctx.state.join_allowed or (
-            not self._is_changing() and self._ctx.members.is_missing(joiner.id)
+            not self._is_changing() and self._ctx.members.may_return(joiner.id)
         )
 
     def _forbid(self, joiner: MemberInfo, files: str) -> None:
-        """Tell a joiner that it cannot come in now (GCM-05), and why; it will ask again."""
+        """Tell a joiner that it cannot come in now (GCM-05), and why; it will ask again.
+
+        In STABLE_CLUSTER it need not: the cluster is as it is meant to be (APR-32, APR-33).
+        """
         if self._is_changing():
             return
-        members, is_stale = self._ctx.members, False
+        members, is_stale, is_final = self._ctx.members, False, False
         if members.recovery is not None:
             reason = (
                 f"cluster {members.cluster_id} comes back from its files: members without files "
@@ -199,6 +215,7 @@ class Joining:
             )
         else:
             reason = f"the cluster state is {members.state}: only members that are missing may join"
+            is_final = members.state.is_stable
         if self._forbidden.get(joiner.id) != reason:
             self._forbidden.pop(joiner.id, None)
             self._forbidden[joiner.id] = reason
@@ -206,7 +223,7 @@ class Joining:
             while len(self._forbidden) > JOINERS_MAX:
                 del self._forbidden[next(iter(self._forbidden))]
         is_recovering = members.recovery is not None
-        refused = JoinRefused(reason, False, joiner.id, is_stale, is_recovering)
+        refused = JoinRefused(reason, is_final, joiner.id, is_stale, is_recovering)
         self._ctx.send_to(joiner.address, refused)
 
     # -- who knows ------------------------------------------------------------------------
@@ -288,7 +305,7 @@ class Joining:
         elif self._membership.displaced_by(joiner) is not None:
             self._membership.detector.gone(joiner.id, IDENTITY_TAKEN)
 
-    def _put_waiting(self, joiner: MemberInfo, files: str) -> None:
+    def _put_waiting(self, joiner: MemberInfo, files: str, files_version: int) -> None:
         """Add the joiner and close the window soon, but not later than its maximum."""
         waiting = self._waiting.get(joiner.id)
         is_new = waiting is None
@@ -297,8 +314,8 @@ class Joining:
             self._first_us = self._ctx.now_us
         if waiting is None or waiting.joiner != joiner:
             cause = self._ctx.cause if waiting is None else waiting.cause
-            waiting = self._waiting[joiner.id] = _Waiting(joiner, files, cause)
-        waiting.files = files
+            waiting = self._waiting[joiner.id] = _Waiting(joiner, files, files_version, cause)
+        waiting.files, waiting.files_version = files, files_version
         self._tell([waiting])
         if is_new:
             self._is_due = False

@@ -52,6 +52,8 @@ class MembershipState:
         """Whether a list with us is installed on which we serve, and we are not expelled since."""
         self.files: FilesHost | None = None
         """What is kept on our disk; None where nothing is."""
+        self.load_base: Callable[[Callable[[], None]], None] = lambda then: then()
+        """Loads what our files have of our seats, before we return to a cluster that runs."""
         self.detector = Detector(ctx)
         self.numbers = Numbers(ctx)
         self.accepted: MemberId | None = None

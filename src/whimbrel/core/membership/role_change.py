@@ -231,9 +231,11 @@ class RoleChanges:
             return UsageError(f"there is no member {request.member} on the master's list")
         if info.lite == request.lite:
             return None  # done already: the present list is the answer, its version stays
-        if request.member not in self.draining and not ctx.state.migration_allowed:
+        is_fixed = not ctx.state.migration_allowed or ctx.state.is_stable
+        if request.member not in self.draining and is_fixed:
+            forbids = "keeps its members" if ctx.state.is_stable else "forbids migrations"
             return IllegalStateError(
-                f"the cluster state {ctx.state} forbids migrations, so no member changes between "
+                f"the cluster state {ctx.state} {forbids}, so no member changes between "
                 "lite and data; set the state ACTIVE first"
             )
         return None

@@ -42,6 +42,10 @@ class JoinRequested(MembershipMessage, frozen=True):
     """Number of the claim that this answers: the joiner was asked and is not joined yet."""
     files: Name = ""
     """Id of the cluster that the joiner has files of; empty for none."""
+    files_version: int = 0
+    """Version of the member list in them."""
+    has_loaded: bool = False
+    """Whether it has brought back what lies in them, and so can be given what has changed."""
 
 
 class JoinersTold(MembershipMessage, frozen=True):
@@ -70,6 +74,8 @@ class JoinRefused(MembershipMessage, frozen=True):
     """The cluster has gone on without the joiner: it may come without its files."""
     is_recovering: bool = False
     """The cluster recovers: the joiner may come later, however long that takes."""
+    is_awaited: bool = False
+    """The joiner may return with its files once it has loaded them (APR-39)."""
 
 
 class MembersPublished(MembershipMessage, frozen=True):

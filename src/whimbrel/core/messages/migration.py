@@ -6,7 +6,7 @@ import msgspec
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages.base import MigrationMessage
-from whimbrel.core.model import Loss, MigrationInfo
+from whimbrel.core.model import Loss, MigrationInfo, PackedRows, StableMark
 
 
 class TableImage(msgspec.Struct, frozen=True, array_like=True):
@@ -84,6 +84,25 @@ class StateAnswered(MigrationMessage, frozen=True):
     active: tuple[MigrationInfo, ...]
     part: int = 0
     more: bool = False
+
+
+class StableTableRequested(MigrationMessage, frozen=True):
+    """Send me the rows of this stable table, from partition ``start`` on (APR-34).
+
+    Asked by whoever did not hold them when the state was entered: members ask their master, a
+    master all others. Repeated until it is answered.
+    """
+
+    stable: StableMark
+    start: int
+
+
+class StableTableTold(MigrationMessage, frozen=True):
+    """Some rows of a stable table, as many as one message may have; None when they are not here."""
+
+    stable: StableMark
+    start: int
+    rows: PackedRows | None
 
 
 class LossesTold(MigrationMessage, frozen=True):

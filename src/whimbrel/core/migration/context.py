@@ -10,6 +10,7 @@ from whimbrel.core.migration.loopback import Loopback
 from whimbrel.core.migration.losses import Losses
 from whimbrel.core.migration.mode import ClusterMode, Publisher, Subscriber, Versioning
 from whimbrel.core.migration.reporter import MigrationReporter
+from whimbrel.core.migration.stable import StableTable
 from whimbrel.core.migration.state_manager import PartitionStateManager
 
 
@@ -24,6 +25,7 @@ class MigrationContext:
     loopback: Loopback
     reporter: MigrationReporter
     losses: Losses
+    stable: StableTable
     owed: dict[PartitionId, dict[MemberId, None]] = field(default_factory=dict)
     """Members to be taken out of a row although they may be on the list: they left and came
     back with the same identity, and have none of the data (M4)."""

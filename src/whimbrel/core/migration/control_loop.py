@@ -24,6 +24,7 @@ from whimbrel.core.model import ClusterState, MemberList, Step, members_left
 from whimbrel.core.partition.assignment import assigning
 from whimbrel.core.partition.groups import group_warnings, member_groups
 from whimbrel.core.partition.planner import plan_row, remove_cycles
+from whimbrel.core.partition.stable import restoring
 from whimbrel.core.partition.table import filled_count
 
 RETRY_TIMER = "migration.retry"
@@ -65,6 +66,7 @@ class ControlLoop:
     ) -> None:
         self._ctx, self._manager, self._versioning = shared.ctx, shared.manager, shared.versioning
         self._subscriber, self._reporter = shared.subscriber, shared.reporter
+        self._stable = shared.stable
         self._on_may_leave = on_may_leave
         self.publisher = shared.publisher
         self.recovery = Recovery(shared.ctx, shared.manager, shared.mode.settling)
@@ -223,6 +225,7 @@ class ControlLoop:
             if self._due is not None and self._may_repair():
                 self._repair()
             is_next = self._process is not None and not self._planning and self._job is None
+            is_next = is_next and self._stable.is_decided
             if is_next and not self._undurable and self._is_repaired():
                 self._plan()
         self.publisher.flush()
@@ -352,8 +355,9 @@ class ControlLoop:
     def _planning_of(self, process: MigrationProcess) -> Job[None]:
         plan: list[tuple[PartitionId, tuple[Step, ...]]] = []
         stuck = 0
+        fewest = 1 if self._stable.rows is None else max(1, self._stable.fewest_backups)
         for number, (pid, row, target) in enumerate((yield from self._differences()), 1):
-            steps = plan_row(row, target)
+            steps = plan_row(row, target, fewest)
             if steps:
                 plan.append((pid, steps))
             elif remove_cycles(row, target) != row:
@@ -413,11 +417,17 @@ class ControlLoop:
 
     def _targets(self) -> Job[list[Row]]:
         """The rows that repartitioning wants."""
-        table = self._manager.table
+        table, stable = self._manager.table, self._stable.rows
         changes = table.change_count
-        targets = yield from assigning(
-            table.rows, self._groups(), self.replica_depth, self._ctx.leaving
-        )
+        if stable is None:
+            targets = yield from assigning(
+                table.rows, self._groups(), self.replica_depth, self._ctx.leaving
+            )
+        else:
+            missing_max = self._ctx.settings.persistence.k_safety
+            targets = yield from restoring(
+                table.rows, stable, self._groups(), self.replica_depth, missing_max
+            )
         check(table.change_count == changes, "no row changes while a plan is made")
         return targets
 
@@ -500,6 +510,8 @@ class ControlLoop:
         A few times only when it does not help: such a plan may first have had holders to level, but
         what goes on without levelling would go on for ever (never a hot loop).
         """
+        if self._stable.rows is not None:
+            return  # what is uneven is so until the others are back
         table = self._manager.table
         members = [member for group in self._groups() for member in group]
         primaries = [table.primary_count(member) for member in members]

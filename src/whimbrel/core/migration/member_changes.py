@@ -8,7 +8,11 @@ from whimbrel.core.model import MemberInfo, MemberList, members_came, members_le
 
 def reason_of(old: MemberList, new: MemberList) -> str:
     """Why a new list calls for a new plan, in words; empty when it does not."""
-    if not all(_has_seat(new, info.id) for info in old.missing):
+    if old.stable is not None and new.stable is None:
+        return "the stable table is given up"
+    if new.stable is not None and new.state.migration_allowed and not old.state.migration_allowed:
+        return "rows go back to the stable table"
+    if not all(_has_seat(new, info.id) for info in old.seats_kept):
         return "missing members did not return"
     joined_count = len(members_came(old, new))
     left_count = len(members_left(old, new))
@@ -25,7 +29,7 @@ def reason_of(old: MemberList, new: MemberList) -> str:
 def forfeited(old: MemberList, new: MemberList) -> dict[MemberId, None]:
     """Who has lost its seats with this list: it left, and is not kept as missing (GCM-09)."""
     gone = [member for member in members_left(old, new) if not new.is_missing(member)]
-    dropped = [info.id for info in old.missing if not _has_seat(new, info.id)]
+    dropped = [info.id for info in old.seats_kept if not _has_seat(new, info.id)]
     return dict.fromkeys((*gone, *dropped))
 
 

@@ -26,6 +26,7 @@ from whimbrel.core.migration.reporter import MigrationReporter
 from whimbrel.core.migration.requests import ask_again
 from whimbrel.core.migration.serial.cluster_mode import next_mode
 from whimbrel.core.migration.source import SourceSide
+from whimbrel.core.migration.stable import STABLE_TIMER, StableTable
 from whimbrel.core.migration.state_manager import PartitionStateManager
 from whimbrel.core.model import Loss, MemberList, MigrationInfo, RowState
 from whimbrel.core.partition.table import PartitionTable
@@ -47,6 +48,7 @@ class Migrations:
     Attributes:
         table: Rows and versions.
         losses: The marks of what partitions have lost.
+        stable: The rows that the cluster goes back to, in STABLE_CLUSTER.
         reporter: What has happened at this member as master: processes, counts.
         loop: The master's side.
         on_rows_changed: Called once per step with the partitions whose row or version changed.
@@ -61,6 +63,7 @@ class Migrations:
         self._host = host
         self.table = PartitionTable(ctx.settings.partition_count)
         self.losses = Losses(ctx, self.table)
+        self.stable = StableTable(ctx, self.table)
         self.reporter = MigrationReporter(ctx)
         self.on_rows_changed: Callable[[Sequence[PartitionId]], None] = lambda _pids: None
         self.on_may_leave: Callable[[MemberId], None] = lambda _member: None
@@ -78,7 +81,14 @@ class Migrations:
         """Make the parts for the mode of the cluster."""
         ctx, loopback = self._ctx, self._loopback
         shared = self._shared = MigrationContext(
-            ctx, self.manager, mode, versioning, loopback, self.reporter, self.losses
+            ctx,
+            self.manager,
+            mode,
+            versioning,
+            loopback,
+            self.reporter,
+            self.losses,
+            self.stable,
         )
         self.subscriber = shared.subscriber
         self.source = SourceSide(shared, self._host)
@@ -101,12 +111,15 @@ class Migrations:
             m.PromotionAnswered: self.loop.repair.answered,
             m.LossesTold: self._losses_told,
             m.LossesNoted: self._losses_noted,
+            m.StableTableRequested: self.stable.requested,
+            m.StableTableTold: self.stable.told,
         }
         self._timers: dict[str, Callable[[], None]] = {
             REPEAT_TIMER: self._repeat,
             STAMP_TIMER: self.loop.stamp_due,
             SLICE_TIMER: self.loop.slice_due,
             ACCOUNT_TIMER: account.go_on,
+            STABLE_TIMER: self.stable.ask,
             RETRY_TIMER: lambda: self.loop.trigger("retry after a failed migration"),
         }
 
@@ -161,6 +174,7 @@ class Migrations:
 
     def view_changed(self, old: MemberList, new: MemberList) -> None:
         """The member list was replaced; ``ctx.members`` is ``new`` already."""
+        self.stable.follow(self.table_mark)
         self._follow_mode()
         self.source.members_changed()
         if self._may_rule() and not self.loop.in_charge:
@@ -204,6 +218,15 @@ class Migrations:
             self.loop.trigger("the needed number of backups changed")
             self.conclude()
 
+    def fewest_backups(self, count: int) -> None:
+        """Backups that every live structure has; what is planned back to a stable table counts on
+        it (APR-41), and is planned anew when a structure with fewer comes to be.
+        """
+        before, self.stable.fewest_backups = self.stable.fewest_backups, count
+        if count < before and self.stable.rows is not None:
+            self.loop.trigger("a structure has fewer backups")
+            self.conclude()
+
     # -- changes of the cluster state (membership.cluster_state.Table) -----------------------
 
     def local_work(self) -> str:
@@ -229,6 +252,10 @@ class Migrations:
         """
         version = self.table_version
         return self.table.stamp if version is None else version
+
+    def knows_stable_table(self) -> bool:
+        """Whether the rows that the list calls stable are here, if it names any (APR-34)."""
+        return self._ctx.members.stable is None or self.stable.rows is not None
 
     def seats_without_data(self) -> tuple[PartitionId, ...]:
         """Partitions in whose rows we stand without having got their data back."""

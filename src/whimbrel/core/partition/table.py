@@ -18,7 +18,7 @@ from whimbrel.core.ids import (
     Row,
 )
 from whimbrel.core.messages import TableImage
-from whimbrel.core.model import Loss, RowState
+from whimbrel.core.model import Loss, PackedRows, RowState
 from whimbrel.core.partition.hashing import VERSION_MAX, calculate_stamp
 from whimbrel.errors import ProtocolError
 
@@ -177,23 +177,11 @@ class PartitionTable:
         pids: Sequence[int] = (
             range(self.partition_count) if partition_ids is None else list(partition_ids)
         )
-        positions: dict[MemberId | None, int] = {None: HOLE_ON_WIRE}
-        written: dict[Row, bytes] = {}  # a large table has few different rows
-        slots: list[bytes] = []
-        for pid in pids:
-            row = self.rows[pid]
-            numbers = written.get(row)
-            if numbers is None:
-                for member in row:
-                    positions.setdefault(member, len(positions) - 1)
-                numbers = written[row] = _SLOTS.pack(*[positions[member] for member in row])
-            slots.append(numbers)
-        check(len(positions) <= HOLE_ON_WIRE, "an image names fewer members than its numbers can")
-        members = tuple(member for member in positions if member is not None)
+        packed = pack_rows([self.rows[pid] for pid in pids])
         versions = tuple([self.versions[pid] for pid in pids])
         known = self.losses
         losses = tuple([known[PartitionId(pid)] for pid in pids if pid in known]) if known else ()
-        return TableImage(members, tuple(pids), versions, b"".join(slots), losses)
+        return TableImage(packed.members, tuple(pids), versions, packed.slots, losses)
 
     def take_image(self, image: TableImage) -> list[RowState]:
         """Take the losses of a received image, and give its rows, in its order, to be applied.
@@ -210,16 +198,9 @@ class PartitionTable:
             len(image.slots) == 2 * REPLICA_SLOTS * count,
             "a table image needs seven 16-bit slots per partition",
         )
-        _demand(len(image.members) < HOLE_ON_WIRE, "a table image names too many members")
-        _demand(
-            len(dict.fromkeys(image.members)) == len(image.members),
-            "a table image names a member twice",
-        )
         _demand(
             len(dict.fromkeys(image.partitions)) == count, "a table image lists a partition twice"
         )
-        holders: dict[int, MemberId | None] = dict(enumerate(image.members))
-        holders[HOLE_ON_WIRE] = None
         listed = dict.fromkeys(image.partitions) if image.losses else {}
         for loss in image.losses:
             _demand(loss.partition_id in listed, "a loss is told of a partition that is not listed")
@@ -229,18 +210,53 @@ class PartitionTable:
             in_range = min(image.versions) >= 0 and max(image.versions) <= VERSION_MAX
             _demand(in_range, "a partition version is out of range")
         rows: list[RowState] = []
-        read: dict[bytes, Row] = {}  # a large table has few different rows
-        size, slots = _SLOTS.size, image.slots
-        for number, (pid, version) in enumerate(zip(image.partitions, image.versions, strict=True)):
-            packed = slots[number * size : (number + 1) * size]
-            row = read.get(packed)
-            if row is None:
-                row = read[packed] = _read_row(packed, holders)
+        unpacked = unpack_rows(PackedRows(image.members, image.slots))
+        for pid, version, row in zip(image.partitions, image.versions, unpacked, strict=True):
             if not version:
                 _demand(row == EMPTY_ROW, "a row without a version must be empty")
             rows.append(RowState(PartitionId(pid), version, row))
         self.take_losses(image.losses)
         return rows
+
+
+def pack_rows(rows: Iterable[Row]) -> PackedRows:
+    """Rows as they travel and lie on a disk, in their order."""
+    positions: dict[MemberId | None, int] = {None: HOLE_ON_WIRE}
+    written: dict[Row, bytes] = {}  # a large table has few different rows
+    slots: list[bytes] = []
+    for row in rows:
+        numbers = written.get(row)
+        if numbers is None:
+            for member in row:
+                positions.setdefault(member, len(positions) - 1)
+            numbers = written[row] = _SLOTS.pack(*[positions[member] for member in row])
+        slots.append(numbers)
+    check(len(positions) <= HOLE_ON_WIRE, "an image names fewer members than its numbers can")
+    members = tuple(member for member in positions if member is not None)
+    return PackedRows(members, b"".join(slots))
+
+
+def unpack_rows(packed: PackedRows) -> list[Row]:
+    """The rows, in the order in which they were packed.
+
+    Raises:
+        ProtocolError: They are cut, or name a member twice, or one that is not defined.
+    """
+    members, slots, size = packed.members, packed.slots, _SLOTS.size
+    _demand(not len(slots) % size, "rows need seven 16-bit slots each")
+    _demand(len(members) < HOLE_ON_WIRE, "a table image names too many members")
+    _demand(len(dict.fromkeys(members)) == len(members), "a table image names a member twice")
+    holders: dict[int, MemberId | None] = dict(enumerate(members))
+    holders[HOLE_ON_WIRE] = None
+    rows: list[Row] = []
+    read: dict[bytes, Row] = {}
+    for start in range(0, len(slots), size):
+        one = slots[start : start + size]
+        row = read.get(one)
+        if row is None:
+            row = read[one] = _read_row(one, holders)
+        rows.append(row)
+    return rows
 
 
 def _read_row(packed: bytes, holders: Mapping[int, MemberId | None]) -> Row:

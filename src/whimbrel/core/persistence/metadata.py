@@ -20,7 +20,14 @@ import msgspec
 from whimbrel.core.check import check
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.messages import RegistryEntry
-from whimbrel.core.model import CLUSTER_VERSIONS, Loss, MemberList, Numbering, RowState
+from whimbrel.core.model import (
+    CLUSTER_VERSIONS,
+    Loss,
+    MemberList,
+    Numbering,
+    PackedRows,
+    RowState,
+)
 from whimbrel.core.persistence.format import DamageError, Stream
 from whimbrel.core.persistence.table_format import (
     LegacyPartitionTableReader,
@@ -36,7 +43,7 @@ CLUSTER_FILE: Final = "cluster.meta"
 CLUSTER_FORMAT: Final = 1
 """Files of a later format are refused and left as they are."""
 CLUSTER_MAGIC: Final = b"WHIMMETA"
-SECTIONS: Final = (b"CLUS", b"TABL", b"LOSS", b"REGI", b"NUMB", b"SEGM")
+SECTIONS: Final = (b"CLUS", b"TABL", b"LOSS", b"REGI", b"NUMB", b"SEGM", b"STAB")
 OPEN: Final = -1
 """The end of a segment that is written to: all its bytes count that are whole."""
 LEGACY_VERSION: Final = CLUSTER_VERSIONS[0]
@@ -88,6 +95,7 @@ class ClusterFile(msgspec.Struct, frozen=True):
         numbering: None when the member has heard of no decision; its ``free`` is at least that of
             what it has accepted, so no number that may have been given is free in it (0002).
         has_left: It left gracefully and nothing of it is missing where it was.
+        stable: The rows of the table that ``members.stable`` names, if the member has them.
         replicas: Who stands in the rows and where it listened. Known when the file was read.
     """
 
@@ -101,6 +109,7 @@ class ClusterFile(msgspec.Struct, frozen=True):
     numbering: Numbering | None
     has_left: bool
     log: LogFiles
+    stable: PackedRows | None = None
     replicas: tuple[Replica, ...] = ()
 
 
@@ -120,6 +129,7 @@ _TYPES: dict[bytes, Any] = {
     b"REGI": tuple[RegistryEntry, ...],
     b"NUMB": Numbering | None,
     b"SEGM": LogFiles,
+    b"STAB": PackedRows | None,
 }
 _DECODERS = {name: msgspec.msgpack.Decoder(type_) for name, type_ in _TYPES.items()}
 
@@ -151,6 +161,7 @@ def encode_cluster_file(
         _encode(file.registry),
         _encode(file.numbering),
         _encode(file.log),
+        _encode(file.stable),
     )
     parts: list[bytes] = []
     for name, content in zip(SECTIONS, contents, strict=True):
@@ -197,6 +208,7 @@ def decode_cluster_file(data: bytes) -> ClusterFile:
         numbering=found[b"NUMB"],
         has_left=cluster.has_left,
         log=found[b"SEGM"],
+        stable=found[b"STAB"],
         replicas=table.replicas,
     )
 

@@ -128,6 +128,7 @@ class Gathering:
             cluster_version=newest.cluster_version,
             missing=newest.missing,
             recovery=recovery_of(newest),
+            stable=newest.stable,
         )
 
     def forget(self, left: Iterable[MemberId]) -> None:

@@ -13,13 +13,14 @@ new one asks everybody anew. No file is written before the last step, so whoever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from whimbrel.core import messages as m
 from whimbrel.core.context import Context
-from whimbrel.core.ids import MemberId, PartitionId, ReplicaIndex, index_in
+from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId, ReplicaIndex, index_in
 from whimbrel.core.membership.discovery import new_cluster_id
 from whimbrel.core.membership.service import Membership
 from whimbrel.core.migration.service import Migrations
@@ -31,7 +32,7 @@ from whimbrel.core.model import (
     RecoveryWord,
     members_left,
 )
-from whimbrel.core.partition.table import PartitionTable
+from whimbrel.core.partition.table import PartitionTable, unpack_rows
 from whimbrel.core.persistence.metadata import ClusterFile
 from whimbrel.core.ports import FilesHost
 from whimbrel.core.recovery.decision import Rows, recovery_of
@@ -87,6 +88,11 @@ class ClusterRecovery:
         """Whether the cluster runs with us."""
         self._order = _Order()
         self._damage = ""
+        self._on_base: Callable[[], None] | None = None
+        """Waits until what our files have is loaded, so that we can return with it."""
+        self._has_base = False
+        self.take_base: Callable[[Rows], None] = lambda _rows: None
+        """Told, with our first list, in which rows we keep the seats that what is loaded is of."""
         self._noted_by: tuple[MemberId, int] | None = None
         """The process of the master that has noted our files, and the one that was told them."""
         self._told_us: tuple[tuple[MemberId, int], int] | None = None
@@ -100,6 +106,7 @@ class ClusterRecovery:
         self._files = self._membership.files = files
         files.on_loaded = self._loaded
         files.on_damaged = self._damaged
+        self._membership.load_base = self._load_base
 
     @property
     def _found(self) -> ClusterFile | None:
@@ -111,7 +118,7 @@ class ClusterRecovery:
         """A list is installed; before the migration room hears of it, which reads our rows."""
         recovery, before = new.recovery, old.recovery
         if recovery is None:
-            self._run(before)
+            self._run(before, new)
             return
         if self._begun_us is None:
             self._begun_us = self._ctx.now_us
@@ -243,9 +250,38 @@ class ClusterRecovery:
         if self._ctx.members.recovery is not None:
             self._ctx.arm(RECOVERY_TIMER, 0)
 
+    # -- returning to a cluster that runs -------------------------------------------------
+
+    def _load_base(self, then: Callable[[], None]) -> None:
+        """Bring back what our files have of our seats, of the present rows and the stable ones."""
+        files, found = self._files, self._found
+        if files is None or found is None:
+            then()
+            return
+        self._on_base = then
+        stable = [] if found.stable is None else unpack_rows(found.stable)
+        wanted: dict[PartitionId, ReplicaIndex] = {}
+        for rows in ([state.row for state in found.rows], stable):
+            for pid, row in enumerate(rows[: len(found.rows)]):
+                index = index_in(row, self._ctx.id)
+                if index != NO_INDEX:
+                    wanted[PartitionId(pid)] = min(index, wanted.get(PartitionId(pid), index))
+        self._ctx.note("files_loading", partitions=len(wanted))
+        files.load(wanted)
+
+    def _end_base(self) -> Callable[[], None] | None:
+        then, self._on_base = self._on_base, None
+        return then
+
+    # -- loading --------------------------------------------------------------------------
+
     def _loaded(self) -> None:
-        """All that the last order gives us is here."""
-        if self._order.is_chosen:
+        """All that was last asked for is here."""
+        then = self._end_base()
+        if then is not None and not self._order.name:
+            self._has_base = True
+            then()
+        elif self._order.is_chosen:
             self._order.is_done = True
             self._ctx.arm(RECOVERY_TIMER, 0)
 
@@ -254,6 +290,10 @@ class ClusterRecovery:
         self._ctx.note("recovery.damaged", "error", reason=sentence)
         if self._settings.recovery_policy == "FULL_RECOVERY_ONLY":
             self._membership.stop(sentence, 1)
+            return
+        then = self._end_base()
+        if then is not None and not self._order.name and self._files is not None:
+            self._files.set_aside(then)  # others have what is damaged here
         else:
             self._damage = sentence
             self._ctx.arm(RECOVERY_TIMER, 0)
@@ -272,7 +312,7 @@ class ClusterRecovery:
             rows = [table.state(PartitionId(pid)) for pid in range(table.partition_count)]
             self._migrations.restore(rows, table.losses.values())
 
-    def _run(self, before: Recovery | None) -> None:
+    def _run(self, before: Recovery | None, new: MemberList) -> None:
         """The cluster runs with us, after a recovery or without one."""
         if self._has_begun:
             return
@@ -282,7 +322,11 @@ class ClusterRecovery:
         if before is not None:
             self._ctx.note("recovery.over")
         files = self._files
-        if files is not None and self._found is not None and not self._order.is_chosen:
+        is_left_out = self._found is not None and not self._order.is_chosen
+        if files is not None and is_left_out and self._has_base and before is None:
+            self.take_base(self._found.rows if new.keeps_seats and self._found else ())
+            files.began()
+        elif files is not None and is_left_out:
             files.set_aside(files.began)
         elif files is not None:
             files.began()
@@ -398,6 +442,9 @@ class ClusterRecovery:
         away = () if recovery.state.join_allowed else without
         known = {info.id for info in away}
         kept = tuple(info for info in members.missing if info.id not in known)
+        if recovery.state.promotion_allowed:  # no seats are kept: who is here has come back
+            kept = tuple(info for info in kept if members.get(info.id) is None)
+            away = tuple(info for info in away if members.get(info.id) is None)
         self._membership.install(
             msgspec.structs.replace(
                 members,
@@ -405,9 +452,10 @@ class ClusterRecovery:
                 state=recovery.state,
                 missing=() if recovery.state.join_allowed else (*kept, *away),
                 recovery=None,
+                recovered=members.version + 1,
             )
         )
-        if recovery.state.join_allowed:
+        if recovery.state.promotion_allowed:
             self._migrations.note_without_data(self._seats_of_others(chosen))
 
     def _seats_of_others(self, chosen: dict[MemberId, None]) -> list[tuple[PartitionId, MemberId]]:
@@ -431,6 +479,7 @@ class ClusterRecovery:
                 cluster_id=new_cluster_id(ctx),
                 state=ClusterState.ACTIVE,
                 missing=(),
+                stable=None,
                 recovery=None,
                 given_up=members.cluster_id,
             )

@@ -93,6 +93,8 @@ class Holdings:
         self.kept = Kept(self)
         self.bounds = ctx.settings.comparison
         self.copies = dict.fromkeys(COPY_FIGURES, 0)
+        self.returns: Callable[[PartitionId], bool] = lambda _pid: False
+        """Whether we lose a row only on its way to one that we stand in."""
         self.heads: dict[MemberId, dict[bytes, Fragment]] = {}
         self.disk: FragmentDisk | None = None
         self._factories: dict[str, StoreFactory] = {}
@@ -190,6 +192,25 @@ class Holdings:
 
     def discard(self, partition: PartitionReplica, namespace: Namespace) -> None:
         """Hold a fragment no longer; its vector (bug 34) and all that is noted of it go, too."""
+        fragment = self._let_go(partition, namespace)
+        if fragment is not None:
+            self.free(fragment)
+
+    def give_up(self, partition: PartitionReplica, namespace: Namespace) -> None:
+        """Our row asks for a fragment no more: discard it, unless the row leads back (APR-42)."""
+        if self.returns(partition.pid):
+            self.keep(partition, namespace)
+        else:
+            self.discard(partition, namespace)
+
+    def keep(self, partition: PartitionReplica, namespace: Namespace) -> None:
+        """Hold a fragment no longer, and keep it as base of a copy to us."""
+        fragment = self._let_go(partition, namespace)
+        if fragment is not None:
+            self.kept.keep(fragment)
+
+    def _let_go(self, partition: PartitionReplica, namespace: Namespace) -> Fragment | None:
+        """The fragment, which nobody holds any more."""
         fragment = partition.fragments.pop(namespace, None)
         if fragment is not None:
             self.shortage.close_fragment(fragment)
@@ -199,7 +220,7 @@ class Holdings:
                 observer.discarded(partition, fragment)
             if self.disk is not None:
                 self.disk.drop(fragment)
-            self.free(fragment)
+        return fragment
 
     def free(self, fragment: Fragment) -> None:
         """Give back the memory of a fragment that nobody holds."""

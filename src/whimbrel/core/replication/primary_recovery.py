@@ -5,6 +5,9 @@ its identity is primary where it was primary, and has nothing. It serves nothing
 hottest live backup for all it has, counts on from there as a promoted backup would (AE-11), and
 only then is the primary. Where no live replica has anything the partition is lost, and reported. A
 returned *backup* is filled by anti-entropy; until it is in step it is a replica without data.
+
+One that has brought its files back holds what they had. As primary it still asks: a backup may have
+counted further than what reached its disk. But what no backup has, its files have (APR-16).
 """
 
 from __future__ import annotations
@@ -38,9 +41,9 @@ class PrimaryRecovery:
     """Both sides of getting data back, for all partitions of a member.
 
     Attributes:
-        on_seat_lost: Told of each partition that a returned primary serves again, and how many
-            backups were lost: 0 when the hottest backup had the data, 6 when nobody had any
-            (GCM-09).
+        on_seat_lost: Told of each partition that a returned primary serves again without its
+            files, and how many backups were lost: 0 when the hottest backup had the data, 6 when
+            nobody had any (GCM-09).
     """
 
     def __init__(self, ctx: Context, holdings: Holdings) -> None:
@@ -50,6 +53,8 @@ class PrimaryRecovery:
         self._doubts = holdings.doubts
         self._lacking: dict[PartitionId, dict[MemberId, None]] = {}
         """Our rows' partitions without data, each with the members that have none either."""
+        self.files: dict[PartitionId, int] = {}
+        """Of partitions of which we hold what our files had: the version of the row in them."""
         self._cause = ""
         """Of the newest row that we stand in without its data."""
         self.exchange = Exchange(ctx, Purpose.RECOVERY)
@@ -70,6 +75,7 @@ class PrimaryRecovery:
         if index == NO_INDEX:
             partition.has_data = True
             self._lacking.pop(pid, None)
+            self.files.pop(pid, None)
         elif not partition.version and self._ctx.members.is_missing(self._ctx.id):
             partition.has_data = False
         if not partition.has_data:
@@ -96,6 +102,7 @@ class PrimaryRecovery:
         if not self._doubts.is_doubted(partition):
             partition.gain_data()
             self._lacking.pop(partition.pid, None)
+            self.files.pop(partition.pid, None)
 
     # -- the returned primary -------------------------------------------------------------
 
@@ -154,25 +161,38 @@ class PrimaryRecovery:
     ) -> None:
         """Be the primary from now on, with what there is.
 
+        What our files had counts where the giver has less of the same history, and where it need
+        not have anything, as its index is beyond the structure's backups; but only if they were of
+        this very row, since under another one others have served.
+
         The lineage names this process: its predecessor may have counted under the same version of
         the row, and not all it counted need have reached a backup.
         """
         ctx, pid = self._ctx, partition.pid
         del self._lacking[pid]
-        for namespace in list(partition.fragments):
-            self._holdings.discard(partition, namespace)
+        given = {fragment.namespace: fragment for fragment in fragments}
+        is_from_files = self.files.pop(pid, None) == partition.version
+        for namespace, mine in list(partition.fragments.items()):
+            theirs = given.get(namespace)
+            if is_from_files and _counts(mine, theirs, lost):
+                if theirs is not None:
+                    self._holdings.free(given.pop(namespace))
+            else:
+                self._holdings.discard(partition, namespace)
         partition.lineage = make_lineage(partition.version, f"{ctx.id}@{ctx.started_us}")
-        for fragment in fragments:
-            if self._holdings.hold(partition, fragment):
-                fragment.become_primary(partition.lineage)
-                fragment.store.restart_idleness(ctx.wall_ms)
+        for fragment in given.values():
+            self._holdings.hold(partition, fragment)
+        for fragment in partition.fragments.values():
+            fragment.become_primary(partition.lineage)
+            fragment.store.restart_idleness(ctx.wall_ms)
         partition.gain_data()
         self._holdings.forget_heads()
         self._outgoing.refresh_targets(partition)
         self._doubts.confirm(partition)
         self._doubts.announce(partition)
         ctx.emit(PartitionReleased(pid))
-        self.on_seat_lost(pid, lost)
+        if not is_from_files:
+            self.on_seat_lost(pid, lost)
 
     def refused(self, sender: MemberId, message: RefillRefused) -> None:
         """Not now, or never: then the next colder backup is asked."""
@@ -211,6 +231,15 @@ class PrimaryRecovery:
         for without in self._lacking.values():
             for member in [item for item in without if not self._ctx.is_member(item)]:
                 del without[member]
+
+
+def _counts(mine: Fragment, theirs: Fragment | None, lost: int) -> bool:
+    """Whether what our files had is to be served, and not what the giver has; without a giver
+    ``lost`` is LOST_ALL, which no structure's backups reach.
+    """
+    if theirs is None:
+        return mine.backup_count <= lost
+    return not mine.is_dirty and theirs.is_behind(mine)
 
 
 def _take(shadows: Shadows, parts: Sequence[FragmentPart]) -> Progress:

@@ -248,7 +248,7 @@ class Roles:
         index = partition.index
         for namespace, fragment in list(partition.fragments.items()):
             if index == NO_INDEX or fragment.backup_count < index:
-                self._holdings.discard(partition, namespace)
+                self._holdings.give_up(partition, namespace)
 
     def _take_over(self, partition: PartitionReplica, *, promoted: bool) -> None:
         """We are the primary now: count under a lineage of our own (decision 6).

@@ -47,7 +47,8 @@ class Shortage:
         A member that is away and keeps its seat counts: its copy is due.
         """
         members = self._ctx.members
-        away = [info for info in members.missing if members.get(info.id) is None and not info.lite]
+        seats = members.seats_kept
+        away = [info for info in seats if members.get(info.id) is None and not info.lite]
         before = self.backups_possible
         self.backups_possible = max(0, len(self._ctx.data_members()) + len(away) - 1)
         return self.backups_possible != before

@@ -116,11 +116,19 @@ class QuietNotes(Rule):
             return
         if note.kind == "stopped" and len(self.world.up_hosts()) == 1:
             return  # every other machine is silent: it must not found a cluster of its own
+        if note.kind == "stopped" and self._may_not_return(host):
+            return
         if note.kind in DISK_NOTES and (host.disk.is_ill or host.is_condemned):
             return
         if note.level == "error" and not note.kind.startswith("partition"):
             fields = ", ".join(f"{name}={value}" for name, value in note.fields.items())
             self.fail(f"{note.kind}: {fields}", host.name)
+
+    def _may_not_return(self, host: Host) -> bool:
+        """Whether it died before the state was entered: it is told that nobody new may come."""
+        lists = [one.member.ctx.members for one in self.world.up_hosts() if one is not host]
+        is_stable = any(members.state.is_stable for members in lists)
+        return is_stable and not any(members.may_return(host.info.id) for members in lists)
 
 
 RULES: tuple[type[Rule], ...] = (Bounded, InvariantsHold, QuietNotes)

@@ -101,7 +101,7 @@ class Nemesis:
         for host in self.world.hosts if self.world.plan.profile.disks else ():
             if host.disk.is_ill:
                 self.do("mend", host.name)
-        if "states" in self.world.plan.fault_gap_us:
+        if {"states", "stable"} & self.world.plan.fault_gap_us.keys():
             self._insist_on_active(self._round)
 
     def _insist_on_active(self, round_number: int) -> None:

@@ -1,14 +1,17 @@
-"""Rule O1: what the cluster state forbids does not happen (GCM-02 to GCM-10)."""
+"""What the cluster state forbids does not happen (O1), and what it promises does (O2)."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from whimbrel.core.effects import Note
 from whimbrel.core.ids import PartitionId, Row
-from whimbrel.core.model import ClusterState, MemberList
+from whimbrel.core.member import Member
+from whimbrel.core.model import ClusterState, MemberList, StableMark
 from whimbrel.sim.history import Operation, Outcome, Reply
 from whimbrel.sim.host import Host
 from whimbrel.sim.rule import Rule, Sightings
+from whimbrel.sim.safety.words import acting_master, unsafe_because
 from whimbrel.sim.world import World
 
 DIED_FROZEN = "a member dies while backups may not be promoted"
@@ -18,8 +21,10 @@ MASTER_CHANGING = "the master dies while the cluster state changes"
 UPGRADED = "a cluster goes from 4.0 to 4.1 while it is in use"
 STATES = tuple(
     f"the cluster is {state.value}"
-    for state in (ClusterState.NO_MIGRATION, ClusterState.FROZEN, ClusterState.PASSIVE)
+    for state in ClusterState
+    if state not in (ClusterState.ACTIVE, ClusterState.IN_TRANSITION)
 )
+RETURNED = "rows go back to the stable table"
 
 
 class StateObeyed(Rule):
@@ -61,7 +66,7 @@ class StateObeyed(Rule):
         if new.master != host.info.id or not old.members or is_open:
             return
         for info in new.members:
-            if old.get(info.id) is None and not old.is_missing(info.id):
+            if old.get(info.id) is None and not old.may_return(info.id):
                 name = self.world.name_of(info.id)
                 self.fail(f"{name} was admitted in {old.state}", host.name)
 
@@ -88,10 +93,64 @@ class StateObeyed(Rule):
             self.fail(f"{operation!r} was carried out in PASSIVE")
 
 
+class StableRestored(Rule):
+    """O2 (APR-34, APR-36, APR-38; TS): the rule has the rows of the master that entered the state,
+    and looks at the present master's whenever the cluster is safe and nobody is away.
+    """
+
+    rule = "O2"
+    sentence = "when all are back and at rest, each row is what it was when the state was entered"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._rows: dict[StableMark, list[Row]] = {}
+
+    def view(self, host: Host, old: MemberList, new: MemberList) -> None:
+        """T: the master installs the list first, with the table of the moment."""
+        stable = new.stable
+        if stable is not None and stable.entered == new.version and new.master == host.info.id:
+            self._rows[stable] = list(host.member.migrations.table.rows)
+
+    def note(self, host: Host, note: Note) -> None:
+        """T: nobody is left that has the table; that is told as an error."""
+        stable = host.member.ctx.members.stable
+        if note.kind == "stable_table.lost" and stable is not None:
+            self._rows.pop(stable, None)
+
+    def sample(self) -> None:
+        """S."""
+        master = acting_master(self.world)
+        if master is None:
+            return
+        members = master.ctx.members
+        expected = None if members.stable is None else self._rows.get(members.stable)
+        is_judged = members.state.is_stable and expected is not None
+        is_judged = is_judged and not (members.missing or master.ctx.leaving)
+        if is_judged and not unsafe_because(self.world):
+            self._compare(master, expected or [])
+
+    def _compare(self, master: Member, expected: list[Row]) -> None:
+        """A structure that asks for more replicas than there were may have made rows deeper."""
+        for pid, aim in enumerate(expected):
+            row = master.migrations.table.row(PartitionId(pid))
+            if any(member not in (None, row[index]) for index, member in enumerate(aim)):
+                name = self.world.name_of(master.ctx.id)
+                self.fail(f"p{pid} is {row} and was {aim}", name)
+                return
+
+
 class StateSightings(Sightings):
     """Every state, and deaths in it."""
 
-    situations = (DIED_FROZEN, POSTPONED, STATE_REFUSED, MASTER_CHANGING, UPGRADED, *STATES)
+    situations = (
+        DIED_FROZEN,
+        POSTPONED,
+        STATE_REFUSED,
+        MASTER_CHANGING,
+        UPGRADED,
+        RETURNED,
+        *STATES,
+    )
     notes: ClassVar = {"migration.postponed": POSTPONED, "state_change_refused": STATE_REFUSED}
 
     def ending(self, host: Host, reason: str) -> None:
@@ -107,8 +166,10 @@ class StateSightings(Sightings):
         """T."""
         if new.state is not old.state and f"the cluster is {new.state.value}" in STATES:
             self.saw(f"the cluster is {new.state.value}")
+        if len(new.missing) < len(old.missing) and new.state.is_stable and old.state.is_stable:
+            self.saw(RETURNED)
         if old.members and old.cluster_version != new.cluster_version:
             self.saw(UPGRADED)
 
 
-RULES: tuple[type[Rule], ...] = (StateObeyed, StateSightings)
+RULES: tuple[type[Rule], ...] = (StateObeyed, StableRestored, StateSightings)

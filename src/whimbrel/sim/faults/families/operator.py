@@ -29,6 +29,26 @@ def states(nemesis: Nemesis) -> None:
         nemesis.later(span_us * 3 // 4, "start", host.name)
 
 
+def stable(nemesis: Nemesis) -> None:
+    """The topology is declared to be as wanted; members die or leave, and return in any order.
+
+    Mostly all are back for a while before the state ends, so that it shows where rows have gone.
+    """
+    random, state = nemesis.random, ClusterState.STABLE_CLUSTER
+    nemesis.do("state", state.value)
+    span_us = log_uniform(random, 4_000_000, 20_000_000)
+    running = [host for host in nemesis.running() if nemesis.is_quiet(host)]
+    chosen = random.sample(running, min(len(running) - 1, pick(random, (1, 1, 2, 2, 3))))
+    for host in chosen:
+        way = "crash" if coin(random, 0.7) else "leave"
+        nemesis.later(round(span_us * random.uniform(0.1, 0.35)), way, host.name)
+        nemesis.later(round(span_us * random.uniform(0.35, 0.6)), "start", host.name)
+    if coin(random, 0.2):  # a way over a state that keeps seats, and back to the same table
+        nemesis.later(span_us // 3, "state", ClusterState.FROZEN.value)
+        nemesis.later(span_us // 2, "state", state.value)
+    nemesis.later(span_us, "state", ClusterState.ACTIVE.value)
+
+
 def roles(nemesis: Nemesis) -> None:
     """68: a lite member is promoted, or a data member demoted; now and then the last one."""
     running = nemesis.running()
@@ -48,4 +68,4 @@ def upgrade(nemesis: Nemesis) -> None:
         nemesis.do("upgrade", pick(nemesis.random, running).name)
 
 
-OPERATOR: tuple[Family, ...] = (states, roles, upgrade)
+OPERATOR: tuple[Family, ...] = (states, stable, roles, upgrade)
