@@ -14,8 +14,9 @@ from tests.unit.admin_fakes import RECOVERY, FakeNode, as_node, fakes, recovers
 from tests.unit.engine_pump import Node as EngineNode
 from tests.unit.engine_pump import Pump, member_id
 
-from whimbrel.admin import routes as routes_module
-from whimbrel.admin.routes import BODY_BYTES_MAX, make_app
+from whimbrel.admin import http as http_module
+from whimbrel.admin.http import BODY_BYTES_MAX
+from whimbrel.admin.routes import make_app
 from whimbrel.core.stimuli import LeaveWanted
 
 BASE = "http://127.0.0.1:8701"
@@ -58,6 +59,8 @@ def order(fake: FakeNode, member: str, **headers: str) -> httpx.Response:
         "/api/v1/structures",
         "/api/v1/events",
         "/api/v1/recovery",
+        "/api/v1/backups/status",
+        "/api/v1/backups/schedule",
         "/api/v1/plan?join=1",
         f"/api/v1/plan?leave={member_id(2)}",
         "/api/v1/plan?crash=127.0.0.1:5702&join=2",
@@ -85,6 +88,12 @@ def test_every_document_is_json(pair: list[FakeNode], path: str) -> None:
         ("GET", "/api/v1/recovery/force-start", 405),
         ("POST", "/api/v1/recovery/force-start", 409),
         ("POST", "/api/v1/recovery/partial-start", 409),
+        ("GET", "/api/v1/backups?where=x", 400),
+        ("GET", "/api/v1/backups?from=x", 400),
+        ("GET", "/api/v1/backups", 503),
+        ("GET", "/api/v1/backups/job?name=x", 409),
+        ("POST", "/api/v1/backups", 400),
+        ("POST", "/api/v1/backups/status", 405),
         ("GET", "/api/v1/plan", 400),
         ("GET", "/api/v1/plan?join=x", 400),
         ("GET", "/api/v1/plan?joni=1", 400),
@@ -196,7 +205,7 @@ def test_a_body_without_end_or_that_does_not_come(
         await asyncio.Event().wait()
 
     assert ask(pair[0], "POST", "/api/v1/shutdown", content=endless()).status_code == 413
-    monkeypatch.setattr(routes_module, "BODY_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(http_module, "BODY_TIMEOUT_S", 0.02)
     assert ask(pair[0], "POST", "/api/v1/shutdown", content=silent()).status_code == 408
 
 
@@ -343,3 +352,27 @@ def test_metrics_follow_the_text_format(pair: list[FakeNode]) -> None:
         }
     assert "# TYPE whimbrel_backups_applied_total counter" in lines
     assert json.dumps(ask(pair[0], "GET", "/metrics").text.count("\n")) == json.dumps(len(lines))
+
+
+def test_backups_by_http(pair: list[FakeNode]) -> None:
+    """APR-30: orders travel to the master, and what makes no sense, or cannot be now, is told."""
+    for body, word in [
+        ({"what": "explode"}, "no job"),
+        ({"what": "create", "id": "../x"}, "cannot be the id"),
+        ({"what": "create", "place": "x"}, "absolute"),
+        ({"what": "verify"}, "needs an id"),
+        ({"what": "create", "where": "x"}, "where"),
+    ]:
+        answer = ask(pair[1], "POST", "/api/v1/backups", json=body)
+        assert answer.status_code == 400 and word in answer.json()["error"], body
+    answer = ask(pair[1], "POST", "/api/v1/backups", json={"what": "create"})
+    assert answer.status_code == 202
+    told = ask(pair[1], "GET", f"/api/v1/backups/job?name={answer.json()['job']}").json()
+    assert told["over"] and "persistence.enabled" in told["problem"]
+    for cron in ({"cron": "now and then", "keep": 1}, {"cron": "* * * * *"}):
+        assert ask(pair[1], "POST", "/api/v1/backups/schedule", json=cron).status_code == 400
+    wish = {"cron": "0 3 * * *", "keep": 7}
+    assert ask(pair[1], "POST", "/api/v1/backups/schedule", json=wish).json() == wish
+    assert ask(pair[0], "GET", "/api/v1/backups/schedule").json() == wish
+    off = ask(pair[1], "POST", "/api/v1/backups/schedule", json={})
+    assert off.json() == {"cron": None, "keep": None}

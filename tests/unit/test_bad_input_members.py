@@ -18,6 +18,7 @@ from tests.unit.engine_pump import Node, Pump, member_id
 from whimbrel.core import messages as m
 from whimbrel.core.ids import Address, MemberId, PartitionId
 from whimbrel.core.messages import Message
+from whimbrel.core.messages import backups as b
 from whimbrel.core.model import (
     NO_BALLOT,
     NUMBERS_END,
@@ -87,6 +88,52 @@ def state(pump: Pump) -> list[object]:
         (member.ctx.members, tuple(member.migrations.table.rows), member.registry.structures())
         for member in members
     ]
+
+
+PART = b.PartToRead(STRANGER, "0" * 32, (b.PartFile(1, 1, 1, 99, "first"),))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        b.LookAt(""),
+        b.LookAt("/"),
+        b.LookAt("elsewhere"),
+        b.LookAt("backups/../log"),
+        b.LookAt("/a/../b"),
+        b.Begin("backups", "../x", 1, 1, 1),
+        b.Begin("backups", ".history", 1, 1, 1),
+        b.Delete("backups", ("a/b",)),
+        b.Gather(None, "a/b"),
+        b.Gather(b.Part(STRANGER, "0" * 32, PART.files, 1, history=(b.PartFile(3, 1, 1, 9, "x"),))),
+        b.Check("backups", "x", (msgspec.structs.replace(PART, source=MemberId("../x")),)),
+        b.Check("backups", "x", (msgspec.structs.replace(PART, log_id="zz"),)),
+        b.Check(
+            "backups", "x", (msgspec.structs.replace(PART, files=(b.PartFile(1, 0, 1, 1, "x"),)),)
+        ),
+        b.Load(
+            "backups",
+            "x",
+            (msgspec.structs.replace(PART, files=(b.PartFile(1, 1, 1, 1, "/"),)),),
+            "",
+            0,
+        ),
+    ],
+)
+def test_orders_about_backups_lead_nowhere_else(pump: Pump, order: b.Order) -> None:
+    """Goal: no name in a message becomes one of a file that is not a backup's. Method: each kind of
+    name wrong, from the master itself; the same orders with right names are taken.
+    """
+    asked = m.BackupAsked("job", 1, order)  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError) as caught:
+        validate(asked, 7, ["map"])
+    assert caught.value.reason == "backup"
+    for right in (
+        b.LookAt("/mnt/a b"),
+        b.Check("backups", "x", (PART,)),
+        b.Delete("backups", ("x",)),
+    ):
+        validate(m.BackupAsked("job", 1, right), 7, ["map"])
 
 
 def test_a_forged_age_makes_nobody_older(pump: Pump) -> None:

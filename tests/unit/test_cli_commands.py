@@ -260,6 +260,18 @@ def test_a_refusal_is_exit_1_with_the_members_words(
         ["shutdown"],
         ["shutdown", "x", "--cluster"],
         ["recovery", "explode"],
+        ["backup"],
+        ["backup", "explode"],
+        ["backup", "create", "--id", "../x"],
+        ["backup", "create", "--id", ".x"],
+        ["backup", "verify"],
+        ["backup", "delete", "a/b"],
+        ["backup", "schedule", "set", "now and then", "--keep", "2"],
+        ["backup", "schedule", "set", "* * * * *"],
+        ["backup", "schedule", "set", "* * * * *", "--keep", "0"],
+        ["backup", "schedule", "set", "60 * * * *", "--keep", "2"],
+        ["restore", "--at", "yesterday"],
+        ["restore", "--id", "a/b"],
         ["migrations", "--follow", "--json"],
         ["events", "--limit", "0"],
         ["events", "--follow", "--story", "a-1"],
@@ -654,6 +666,66 @@ def test_orders_to_a_recovery(command: str, port: Port, capsys: pytest.CaptureFi
     assert "nothing recovers" in capsys.readouterr().err
     port.server.server_close()
     assert main.run(["recovery", command, "--admin", port.url]) == 3
+
+
+BACKUP = {"id": "one", "at": "2026-01-02T03:04:05+00:00", "bytes": 5_000_000, "entries": 1_234_567}
+JOB = {"over": True, "problem": "", "phase": "", "done": 0, "total": 0}
+
+
+def test_backups_are_ordered_and_waited_for(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
+    """APR-30: what is asked travels, a job is asked for until it is over, its figures are printed;
+    one that failed is exit 1 with its words.
+    """
+    made = {**BACKUP, "members": 3, "incremental_of": None, "elapsed_s": 0.2}
+    port.answers["backups"] = [(202, {"job": "j"})]
+    port.answers["job"] = [(200, {**JOB, "over": False}), (200, {**JOB, "document": made})]
+    order = ["backup", "create", "--to", "/mnt/x", "--incremental", "--id", "one"]
+    assert main.run([*order, "--json", "--admin", port.url]) == 0
+    assert json.loads(capsys.readouterr().out) == made
+    _, path, _, body = port.requests[0]
+    assert path == "/api/v1/backups"
+    assert json.loads(body) == {
+        "what": "create", "place": "/mnt/x", "id": "one", "incremental": True,
+    }  # fmt: skip
+    assert [query for _, path, query, _ in port.requests if path.endswith("/job")] == [
+        {"name": ["j"]}
+    ] * 2
+    assert main.run([*order, "--admin", port.url]) == 0
+    assert GROUPED.split("\N{NARROW NO-BREAK SPACE}")[0] in capsys.readouterr().out
+    port.answers["job"] = [(200, {**JOB, "problem": "backup x is still needed by y"})]
+    assert main.run(["backup", "delete", "x", "--admin", port.url]) == 1
+    assert "still needed by y" in capsys.readouterr().err
+    restored = {"id": "one", "entries": 2, "structures": 1, "elapsed_s": 0.1}
+    port.answers["job"] = [(200, {**JOB, "document": restored})]
+    port.requests.clear()
+    moment = "2026-01-02T03:04:05+00:00"
+    words = ["restore", "--from", "/mnt/x", "--at", moment, "--map", "m*", "--replace"]
+    assert main.run([*words, "--admin", port.url]) == 0
+    assert "2 entries of 1 structures" in capsys.readouterr().out
+    asked = json.loads(port.requests[0][3])
+    assert (asked["at_ms"], asked["pattern"]) == (1_767_323_045_000, "map/m*")
+    assert asked["replace"] is True
+
+
+def test_backups_and_schedules_are_shown(port: Port, capsys: pytest.CaptureFixture[str]) -> None:
+    """APR-28, APR-30: a list as text, with what is not complete; a schedule, or none."""
+    rows = [
+        {**BACKUP, "complete": True, "incremental_of": None},
+        {**BACKUP, "id": "[red]two", "at": "", "complete": False, "incremental_of": "one"},
+    ]
+    port.answers["backups"] = [(200, rows)]
+    assert main.run(["backup", "list", "--from", "/mnt/x", "--admin", port.url]) == 0
+    told = capsys.readouterr().out
+    assert "[red]two" in told and "not complete" in told and "5.0 MB" in told
+    assert port.requests[-1][2] == {"from": ["/mnt/x"]}
+    port.answers["schedule"] = [(200, {"cron": "0 3 * * *", "keep": 7})]
+    order = ["backup", "schedule", "set", "0 3 * * *", "--keep", "7"]
+    assert main.run([*order, "--admin", port.url]) == 0
+    assert "0 3 * * * (UTC); 7 are kept" in capsys.readouterr().out
+    assert json.loads(port.requests[-1][3]) == {"cron": "0 3 * * *", "keep": 7}
+    port.answers["schedule"] = [(200, {"cron": None, "keep": None})]
+    assert main.run(["backup", "schedule", "off", "--admin", port.url]) == 0
+    assert "no backups are scheduled" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["show"], ["force-start"], ["partial-start"]])

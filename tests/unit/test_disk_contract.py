@@ -20,6 +20,7 @@ from whimbrel.core.persistence.commands import (
     Answer,
     Append,
     Command,
+    Copy,
     DiskProblem,
     Failure,
     FileSize,
@@ -27,6 +28,7 @@ from whimbrel.core.persistence.commands import (
     Move,
     Read,
     Remove,
+    RemoveFolder,
     Replace,
     Sync,
     SyncFolder,
@@ -251,15 +253,17 @@ def test_names_stay_in_the_data_directory(bench: Bench, name: str) -> None:
     """
     wrong: list[Command] = [
         Append(name, (b"1",)),
-        Replace(name, b"1"),
         Sync(name),
         Remove(name),
         Move(name, "x"),
         Move("first", name),
-        Read(name, 0, 1),
+        Copy(name, "x"),
     ]
     if name:
-        wrong += [List(name), SyncFolder(name)]
+        wrong += [SyncFolder(name)]
+    if not name.startswith("/"):  # what a place for backups is asked may lie outside
+        wrong += [Replace(name, b"1"), Read(name, 0, 1), Copy("first", name), RemoveFolder(name)]
+        wrong += [List(name)] * bool(name)
     for command in wrong:
         with pytest.raises(UsageError, match="is no name"):
             bench.do(Append("first", (b"1",)), command)
@@ -352,6 +356,34 @@ def test_a_folder_moves_with_all_that_is_in_it(bench: Bench) -> None:
     assert bench.names() == ["logs"]
 
 
+def test_a_file_has_a_second_name(bench: Bench) -> None:
+    """Goal: what is copied outlives the name that it had, and takes the place of what was there.
+    Method: copy a file over another one and into new folders; remove and replace the first.
+    """
+    bench.do(Append("log/a", (b"1", b"2")), Sync("log/a"), Append("old", (b"old",)))
+    bench.do(Copy("log/a", "backups/x/log/a"), Copy("log/a", "old"), Copy("log/a", "log/a"))
+    bench.do(Remove("log/a"))
+    assert bench.content("backups/x/log/a") == bench.content("old") == b"12"
+    assert bench.names("log") == [] and bench.names("backups/x/log") == ["backups/x/log/a"]
+    assert bench.fails(Copy("log/a", "again")).failure is Failure.MISSING
+
+
+def test_a_folder_goes_with_all_that_is_in_it(bench: Bench) -> None:
+    """Goal: a backup is deleted by one command, other names of its files stay. Method: a deep
+    folder beside one with nearly its name; it goes twice, and its name can be used again.
+    """
+    bench.do(Append("x/1/a", (b"1",)), Sync("x/1/a"), Append("x/10/b", (b"2",)), Copy("x/1/a", "y"))
+    bench.do(Append("x/1/deep/c", (b"3",)), List("x", is_deep=True))
+    (listed,) = bench.do(List("x", is_deep=True))
+    assert listed == (FileSize("x/1/a", 1), FileSize("x/1/deep/c", 1), FileSize("x/10/b", 1))
+    bench.do(RemoveFolder("x/1"), RemoveFolder("x/1"))
+    assert bench.names("x/1") == [] and bench.content("x/10/b") == b"2"
+    assert bench.content("y") == b"1"
+    bench.do(Append("x/1/a", (b"new",)))
+    assert bench.content("x/1/a") == b"new"
+    assert bench.fails(RemoveFolder("y")).failure is Failure.BROKEN
+
+
 NAMES = st.sampled_from(["a", "b", "d/a", "d/b", "d/e/a", "d", "d/e"])
 FOLDERS = st.sampled_from(["", "d", "d/e", "a"])
 DATA = st.binary(max_size=6)
@@ -365,6 +397,9 @@ COMMANDS = st.one_of(
     st.builds(SyncFolder, FOLDERS),
     st.builds(Read, NAMES, st.integers(0, 8), st.integers(1, 8)),
     st.builds(List, FOLDERS),
+    st.builds(Copy, NAMES, NAMES),
+    st.builds(RemoveFolder, FOLDERS.filter(bool)),
+    st.builds(lambda folder: List(folder, is_deep=True), FOLDERS.filter(bool)),
 )
 
 
@@ -393,6 +428,31 @@ def test_both_disks_answer_alike(works: list[list[Command]]) -> None:
 
 
 # -- of files alone: what the system is asked, and what it may say ----------------------------
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_place_outside_takes_copies(
+    files: FileBench, tmp_path_factory: pytest.TempPathFactory, links: bool
+) -> None:
+    """Goal: backups may lie elsewhere, on another file system as well. Method: an absolute name;
+    with hard links, and where the system refuses them: the same bytes, no unfinished file.
+    """
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    if not links:
+        files.patch.setattr(os, "link", refuse)
+    place = tmp_path_factory.mktemp("elsewhere") / "new"
+    to = f"{place}/id/a"
+    files.do(Append("log/a", (b"bytes" * 1000,)), Sync("log/a"), Copy("log/a", to))
+    files.do(Replace(f"{place}/id/manifest", b"m"))
+    assert files.content(to) == b"bytes" * 1000
+    assert (Path(to).stat().st_nlink == 2) is links
+    (listed,) = files.do(List(str(place), is_deep=True))
+    assert listed == (FileSize(to, 5000), FileSize(f"{place}/id/manifest", 1))
+    files.do(RemoveFolder(f"{place}/id"))
+    assert not any(place.iterdir()) and files.content("log/a") == b"bytes" * 1000
 
 
 def test_a_write_in_many_pieces_is_whole(files: FileBench) -> None:

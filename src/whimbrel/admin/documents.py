@@ -172,6 +172,7 @@ class ClusterDocuments:
         protection = master.get("split_brain_protection")
         return {
             **({"split_brain_protection": protection} if protection else {}),
+            **({"backups": master["backups"]} if master.get("backups") else {}),
             "state": master.get("state", self._node.engine.member.ctx.members.state),
             "cluster_version": master.get(
                 "cluster_version", self._node.engine.member.ctx.members.cluster_version

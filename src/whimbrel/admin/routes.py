@@ -7,11 +7,8 @@ wrong body, 501 not offered, 503 nobody answers.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,16 +18,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from whimbrel.admin.backups import BackupRoutes
 from whimbrel.admin.documents import ChangeRefusedError, ClusterDocuments, MemberUnknownError
 from whimbrel.admin.event_stream import EventStreams
+from whimbrel.admin.http import Answer, document, error, order_of
 from whimbrel.admin.metrics import CONTENT_TYPE, Metrics
 from whimbrel.core.effects import Note
 from whimbrel.errors import GridError, IllegalStateError, UnsupportedError, UsageError
 from whimbrel.runtime.node import Node
 
-BODY_BYTES_MAX = 64 * 1024
-"""Longest body of an order."""
-BODY_TIMEOUT_S = 5.0
 API = "/api/v1"
 EVENT_STREAM = f"{API}/events/stream"
 """An answer without an end."""
@@ -43,9 +39,6 @@ ANSWERED_ALONE = (
     FORCE_START, PARTIAL_START,
 )  # fmt: skip
 """Paths that have an answer while the member is in no cluster."""
-
-OrderKind = TypeVar("OrderKind", bound=msgspec.Struct)
-Answer = Callable[[Request], Awaitable[Response]]
 
 
 class StateOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,6 +93,7 @@ class Routes:
         self._cluster = ClusterDocuments(node)
         self._metrics = Metrics(node)
         self._streams = EventStreams(node)
+        self._backups = BackupRoutes(node, self._cluster)
 
     def app(self) -> Starlette:
         """All paths, with errors as JSON."""
@@ -119,6 +113,7 @@ class Routes:
             EVENT_STREAM: self._event_stream,
             RECOVERY: self._recovery,
             f"{API}/plan": self._plan,
+            **self._backups.gets(API),
         }
         posts: dict[str, Answer] = {
             f"{API}/shutdown": self._shutdown,
@@ -129,6 +124,7 @@ class Routes:
             f"{API}/losses": self._see_losses,
             FORCE_START: self._recover("force_start"),
             PARTIAL_START: self._recover("partial_start"),
+            **self._backups.posts(API),
         }
         self._paths = list(dict.fromkeys([*gets, *posts]))
         routes = [Route(path, self._safely(get), methods=["GET"]) for path, get in gets.items()]
@@ -279,13 +275,13 @@ class Routes:
     # -- acting ---------------------------------------------------------------------------
 
     async def _state(self, request: Request) -> Response:
-        order = await _order(request, StateOrder, '{"state": STATE}')
+        order = await order_of(request, StateOrder, '{"state": STATE}')
         cause = self._node.new_cause()
         self._node.note(Note("info", "state_change_ordered", {"state": order.state}, cause=cause))
         return document(await self._cluster.change_cluster(order.state, cause=cause))
 
     async def _shutdown(self, request: Request) -> Response:
-        order = await _order(request, ShutdownOrder, '{"member": MEMBER}')
+        order = await order_of(request, ShutdownOrder, '{"member": MEMBER}')
         if bool(order.member) is order.cluster:
             raise UsageError("the body names one member, or the cluster")
         cause = self._node.new_cause()
@@ -303,14 +299,14 @@ class Routes:
         """The order to become a data member or lite (GCM-27)."""
 
         async def handle(request: Request) -> Response:
-            order = await _order(request, RoleOrder, '{"member": MEMBER}')
+            order = await order_of(request, RoleOrder, '{"member": MEMBER}')
             found = await self._cluster.change_role(what, order.member, order.number)
             return document(found, 200 if found["done"] else 202)
 
         return handle
 
     async def _see_losses(self, request: Request) -> Response:
-        order = await _order(request, SeenOrder, '{"seen": NAME}')
+        order = await order_of(request, SeenOrder, '{"seen": NAME}')
         if not order.seen:
             raise UsageError("the body names no losses; GET the document of this path first")
         return document(await self._cluster.see_losses(order.seen))
@@ -319,7 +315,7 @@ class Routes:
         """The order to end the waiting of a recovery."""
 
         async def handle(request: Request) -> Response:
-            await _order(request, RecoveryOrder, "{}")
+            await order_of(request, RecoveryOrder, "{}")
             cause = self._node.new_cause()
             found = await self._cluster.order_recovery(what, cause)
             self._node.note(Note("warning", f"recovery_{what}_ordered", {}, cause=cause))
@@ -328,7 +324,7 @@ class Routes:
         return handle
 
     async def _upgrade(self, request: Request) -> Response:
-        order = await _order(request, UpgradeOrder, '{"version": VERSION}')
+        order = await order_of(request, UpgradeOrder, '{"version": VERSION}')
         if not order.version:
             raise UsageError("the body names no version")
         cause = self._node.new_cause()
@@ -336,50 +332,6 @@ class Routes:
         version = {"version": found["cluster_version"]}
         self._node.note(Note("info", "upgrade_ordered", version, cause=cause))
         return document(found)
-
-
-async def _order(request: Request, kind: type[OrderKind], shape: str) -> OrderKind:
-    """The order in a body; no body is one without fields.
-
-    Raises:
-        UsageError: It is none; names the shape it should have.
-    """
-    try:
-        return msgspec.json.decode(await _body(request) or b"{}", type=kind)
-    except msgspec.DecodeError as problem:
-        raise UsageError(f"the body must be {shape}: {problem}") from None
-
-
-async def _body(request: Request) -> bytes:
-    """The body, if it is small and comes soon."""
-    declared = request.headers.get("content-length", "0")
-    if not declared.isdigit() or int(declared) > BODY_BYTES_MAX:
-        raise HTTPException(413, f"a body has at most {BODY_BYTES_MAX} bytes")
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if kind.lower() != "application/json":
-        raise HTTPException(415, "a body is application/json")
-    found = bytearray()
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                found += piece
-                if len(found) > BODY_BYTES_MAX:
-                    raise HTTPException(413, f"a body has at most {BODY_BYTES_MAX} bytes")
-    except TimeoutError:
-        raise HTTPException(408, "the body did not come in time") from None
-    return bytes(found)
-
-
-def document(content: Any, status: int = 200) -> Response:
-    """A JSON answer; never kept by anybody in between."""
-    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-    body = msgspec.json.encode(content)
-    return Response(body, status, headers=headers, media_type="application/json")
-
-
-def error(status: int, sentence: str) -> Response:
-    """A JSON error."""
-    return document({"error": sentence}, status)
 
 
 async def _http_error(request: Request, problem: Exception) -> Response:

@@ -88,7 +88,12 @@ def _print(found: dict[str, Any]) -> None:
         for rules in protection.values():  # of each kind those that differ
             for pattern, rule in rules.items() if isinstance(rules, dict) else ():
                 out.print(f"            {safe(pattern)}: {_protection(rule)}")
-    moves = found["migrations"]
+    if found.get("backups"):
+        out.print(f"backup      {safe(_backups(found['backups']))}")
+    _print_migrations(out, found["migrations"])
+
+
+def _print_migrations(out: Console, moves: dict[str, int]) -> None:
     if any(moves.values()):
         out.print(
             f"migrations  {moves['completed']} of {moves['planned']} done, "
@@ -116,6 +121,18 @@ def _print_stable(out: Console, found: dict[str, Any] | None) -> None:
         differing = found["slots_differing"]
         more = f", {differing} slots differ from the stable one" if differing else ""
         out.print(f"table       {found['in_use']}{more}")
+
+
+def _backups(told: dict[str, Any]) -> str:
+    """What is under way, or what came of the last one."""
+    job = told["running"] or told["last"]
+    if job is None:
+        return "none since the master began"
+    what = "backup" if job["what"] == "create" else job["what"]
+    if not job["over"]:
+        return f"{what} under way: {job['phase']}"
+    name = job["id"] or (job["document"] or {}).get("id", "")
+    return f"{what} {name} failed: {job['problem']}" if job["problem"] else f"{what} {name} done"
 
 
 def _survives(failures: int) -> str:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import Namespace, split_namespace
+from whimbrel.core.ids import Namespace, PartitionId, split_namespace
 from whimbrel.core.messages import MergeCounts
+from whimbrel.core.partition.hashing import partition_of_name
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import PartitionReplica, Store
 from whimbrel.core.replication.outbox import PendingReply
@@ -63,6 +64,24 @@ class StructureService(ABC):
         """
         chunk, entries, _ = store.export(cursor, bytes_max)
         return chunk, entries
+
+    def restore(
+        self, partition: PartitionReplica, namespace: Namespace, chunk: bytes, reply: PendingReply
+    ) -> MergeCounts:
+        """As ``merge``, of a chunk from a backup: what is there stays, the rest is added."""
+        return self.merge(partition, namespace, chunk, reply)
+
+    def split(
+        self, namespace: Namespace, chunk: bytes, entries: int, partition_count: int
+    ) -> list[tuple[PartitionId, bytes, int]]:
+        """A chunk of ``leftover_chunk`` by the partitions of a cluster with so many of them.
+
+        Here for kinds whose structures lie in one partition each.
+
+        Returns:
+            Partition, chunk and entries of each piece.
+        """
+        return [(partition_of_name(split_namespace(namespace)[1], partition_count), chunk, entries)]
 
     def size(self, partition: PartitionReplica, namespace: Namespace) -> int:
         """Entries of a structure in a partition, as its clients count them."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from whimbrel.core import messages as m
+from whimbrel.core.backups.service import Backups
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
 from whimbrel.core.effects import Effect, Expelled, Joined, TableChanged
@@ -87,6 +88,10 @@ class Member:
         self.merging = Merging(
             self.ctx, self.dataplane, self.services, self.registry, self.migrations.table
         )
+        self.backups = Backups(
+            self.ctx, self.dataplane, self.persistence, self.membership, self.migrations,
+            self.services, self.registry, self.merging,
+        )  # fmt: skip
         self.safety = Safety(
             self.ctx, self.membership, self.migrations, self.registry, self.dataplane
         )
@@ -111,7 +116,12 @@ class Member:
         """Whether ``settle`` has something to do."""
         self._depth_cause: str | None = None
         self._routes = self._make_routes()
-        self._timers: dict[str, Callable[[str], None]] = {
+        self._timers = self._make_timers()
+        self._wire_callbacks()
+
+    def _make_timers(self) -> dict[str, Callable[[str], None]]:
+        """Who takes which timer, by the first word of its key."""
+        return {
             "membership": self.membership.on_timer,
             "migration": self.migrations.on_timer,
             "replication": self.dataplane.on_timer,
@@ -119,8 +129,8 @@ class Member:
             "merging": self.merging.on_timer,
             "persistence": self.persistence.on_timer,
             "recovery": self.recovery.on_timer,
+            "backups": self.backups.on_timer,
         }
-        self._wire_callbacks()
 
     @property
     def is_joined(self) -> bool:
@@ -213,6 +223,7 @@ class Member:
             (m.ReplicationMessage, self.dataplane.on_message),
             (m.RegistryMessage, self.registry.on_message),
             (m.RecoveryMessage, self.recovery.on_message),
+            (m.BackupMessage, self.backups.on_message),
             (m.MergingMessage, self.merging.on_message),
             (m.QuestionMessage, lambda sender, message: self.on_question(sender, message)),
         )
@@ -351,6 +362,8 @@ class Member:
         self.persistence.note_cluster()
         ctx.resume(cause)
         self.migrations.view_changed(old, new)
+        ctx.resume(cause)
+        self.backups.view_changed(old, new)
         ctx.resume(cause)
         self.safety.look_at_places()
         self.on_view_changed(old, new)

@@ -124,6 +124,15 @@ class RecoveryWord(msgspec.Struct, frozen=True, array_like=True):
     """What it waits for, in words."""
 
 
+class BackupSchedule(msgspec.Struct, frozen=True):
+    """When backups are made without being asked for (APR-28)."""
+
+    cron: Name
+    """Five fields, in UTC; see ``core.backups.moments``."""
+    keep: int
+    """So many of the scheduled ones stay."""
+
+
 class MemberList(msgspec.Struct, frozen=True, dict=True):
     """The versioned member list, oldest first. The first member is the master (ADL, M2).
 
@@ -147,6 +156,7 @@ class MemberList(msgspec.Struct, frozen=True, dict=True):
     """
     recovery: Recovery | None = None
     """While the cluster comes back from its files (docs/design/0017)."""
+    backup_schedule: BackupSchedule | None = None
     given_up: str = ""
     """Id of the cluster whose files an operator gave up for this one (force start)."""
     recovered: int = 0

@@ -18,6 +18,7 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.errors import UsageError
 from whimbrel.serving import losses
+from whimbrel.serving.backup_orders import BackupOrders
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
 from whimbrel.serving.protection import Protection
 from whimbrel.serving.questions import Document, MemberOrder, Questions, decoded
@@ -69,6 +70,7 @@ class Documents:
         self._member = member
         self._protection = protection
         roles = RoleOrders(member)
+        backups = self._backups = BackupOrders(member)
         self._ordered_us: dict[MemberId, int] = {}
         """As master: when members were ordered to leave that may not have asked yet."""
         told: dict[str, Callable[[bytes], object]] = {
@@ -96,6 +98,10 @@ class Documents:
             "promote": roles.promote,
             "demote": roles.demote,
             "role": roles.role,
+            "backups": backups.backups,
+            "backup.start": backups.start,
+            "backup.job": backups.job,
+            "backup.set_schedule": backups.set_schedule,
         }
         questions.documents |= {name: _as_json(make) for name, make in told.items()}
 
@@ -170,6 +176,7 @@ class Documents:
             "losses": losses.summary_of(migrations.losses.unseen()),
             "split_brain_protection": self._protection.document(),
             "cluster_version": member.ctx.members.cluster_version,
+            "backups": self._backups.backups() if member.persistence.is_enabled else None,
         }
 
     def cluster_state(self, _: bytes = b"") -> object:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from whimbrel.core import messages as m
+from whimbrel.core.backups.checks import check_order
 from whimbrel.core.ids import BACKUP_COUNT_MAX, split_namespace
 from whimbrel.core.messages import Message
 from whimbrel.core.model import (
@@ -28,7 +29,7 @@ from whimbrel.core.model import (
     NumbersTold,
 )
 from whimbrel.core.registry import SCHEMA_KIND, VALUE_BYTES_MAX, backups_of
-from whimbrel.errors import ProtocolError
+from whimbrel.errors import ProtocolError, UsageError
 from whimbrel.serialization.uuids import uuid_bytes
 
 MEMBERS_MAX = 65_000
@@ -204,6 +205,13 @@ def _check_merge(message: m.MergeRequested, partition_count: int) -> None:
     _demand(message.entries >= 0, "a chunk of fewer than no entries", "entries")
 
 
+def _check_backup(message: m.BackupAsked, _: int) -> None:
+    try:
+        check_order(message.order)
+    except UsageError as problem:
+        raise ProtocolError(str(problem), reason="backup") from None
+
+
 _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.JoinRequested: _check_join,
     m.JoinersTold: _check_joiners,
@@ -214,6 +222,7 @@ _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.ClaimAnswered: lambda message, _: _check_list(message.list),
     m.RoleChangeAnswered: _check_role_answer,
     m.MergeRequested: _check_merge,
+    m.BackupAsked: _check_backup,
     m.TablePublished: lambda message, n: _check_migrations(message.completed, n),
     m.StateAnswered: lambda message, n: _check_migrations((*message.completed, *message.active), n),
     m.MigrationRequested: _check_with_completed,

@@ -20,7 +20,7 @@ from whimbrel.core.persistence.commands import (
     DiskProblem,
     Failure,
     FileSize,
-    Remove,
+    RemoveFolder,
     Replace,
 )
 from whimbrel.sim.disk_file import SECTOR_BYTES, SimFile
@@ -90,7 +90,7 @@ class SimDisk(CommandDisk):
     @property
     def used_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(len(one.data) for one in self._files.values())
+        return sum(len(one.data) for one in {id(one): one for one in self._files.values()}.values())
 
     @property
     def is_ill(self) -> bool:
@@ -133,7 +133,12 @@ class SimDisk(CommandDisk):
             case Replace():
                 part = command.data[: self._entropy.randint(0, len(command.data))]
                 fresh = command.file + NEW_SUFFIX
-                self.execute((Remove(fresh), Append(fresh, (part,))))
+                self.remove(fresh)
+                self.append(fresh, (part,))
+            case RemoveFolder():
+                for name in [name for name in self._files if is_within(name, command.folder)]:
+                    if coin(self._entropy, 0.5):
+                        self.remove(name)
 
     def kill(self) -> None:
         """The process dies. Nobody remembers which syncs have failed; all the rest is there."""
@@ -257,6 +262,37 @@ class SimDisk(CommandDisk):
         if not self._strikes(Fault.SYNC_LIE):
             self._settle(lambda name: is_within(name, file) or is_within(name, to))
 
+    def copy(self, file: str, to: str) -> None:
+        """Another name for the same file, as a hard link is; its bytes get to the platter, too."""
+        self._refuse_folder(file)
+        found = self._found(file)
+        self._refuse_folder(to)
+        self._refuse_write(to, 0)
+        self._make_folders(to)
+        if self._strikes(Fault.SYNC_ERROR):
+            raise self._spoil(to, f"{to}: input/output error")
+        is_lie = self._strikes(Fault.SYNC_LIE)
+        self._files[to] = found
+        self._changes.append({to: found})
+        if not is_lie:
+            found.sync()
+            self._settle(lambda name: name == to)
+
+    def remove_folder(self, folder: str) -> None:
+        """Take away all names in a folder, each by itself."""
+        self._refuse_file(folder)
+        gone = sorted(name for name in self._files if is_within(name, folder))
+        if gone or folder in self._folders:
+            self._refuse_write(folder, 0)
+        for name in gone:
+            del self._files[name]
+            self._changes.append({name: None})
+        self._folders = {name for name in self._folders if not is_within(name, folder)}
+        if self._strikes(Fault.SYNC_ERROR):
+            raise self._spoil(folder_of(folder), f"{folder}: input/output error")
+        if not self._strikes(Fault.SYNC_LIE):
+            self._settle(lambda name: is_within(name, folder))
+
     def sync_folder(self, folder: str) -> None:
         """Put the names in a folder on the platter."""
         self._refuse_file(folder)
@@ -284,10 +320,14 @@ class SimDisk(CommandDisk):
                 found.overwrite(at, self._old_bytes(min(end - at, SECTOR_BYTES)))
         return bytes(found.data[offset:end])
 
-    def list_folder(self, folder: str) -> tuple[FileSize, ...]:
+    def list_folder(self, folder: str, *, is_deep: bool = False) -> tuple[FileSize, ...]:
         """Look what is there."""
         self._refuse_file(folder)
-        names = sorted(name for name in self._files if folder_of(name) == folder)
+        names = sorted(
+            name
+            for name in self._files
+            if folder_of(name) == folder or (is_deep and is_within(name, folder))
+        )
         return tuple(FileSize(name, len(self._files[name].data)) for name in names)
 
     # -- parts ----------------------------------------------------------------------------

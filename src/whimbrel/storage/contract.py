@@ -14,6 +14,7 @@ from whimbrel.core.persistence.commands import (
     Answer,
     Append,
     Command,
+    Copy,
     DiskProblem,
     Failure,
     FileSize,
@@ -21,6 +22,7 @@ from whimbrel.core.persistence.commands import (
     Move,
     Read,
     Remove,
+    RemoveFolder,
     Replace,
     Sync,
     SyncFolder,
@@ -108,10 +110,15 @@ class CommandDisk(ABC):
                 self.remove(command.file)
             case Move():
                 self.move(command.file, command.to)
+            case Copy():
+                self._refuse_spoiled(command.to)
+                self.copy(command.file, command.to)
+            case RemoveFolder():
+                self.remove_folder(command.folder)
             case Read():
                 return self.read(command.file, command.offset, command.bytes_max)
             case List():
-                return self.list_folder(command.folder)
+                return self.list_folder(command.folder, is_deep=command.is_deep)
             case _:
                 raise TypeError(f"no disk carries out a {type(command).__name__}")
         return None
@@ -157,22 +164,40 @@ class CommandDisk(ABC):
         """Carry out a ``Move``."""
 
     @abstractmethod
+    def copy(self, file: str, to: str) -> None:
+        """Carry out a ``Copy``."""
+
+    @abstractmethod
+    def remove_folder(self, folder: str) -> None:
+        """Carry out a ``RemoveFolder``."""
+
+    @abstractmethod
     def read(self, file: str, offset: int, bytes_max: int) -> bytes:
         """Carry out a ``Read``."""
 
     @abstractmethod
-    def list_folder(self, folder: str) -> tuple[FileSize, ...]:
+    def list_folder(self, folder: str, *, is_deep: bool = False) -> tuple[FileSize, ...]:
         """Carry out a ``List``."""
 
 
 def check_names(command: Command) -> None:
-    """Refuse names that are none, or that lead out of the data directory.
+    """Refuse names that are none, and of what changes the member's own files those outside.
 
     Raises:
         UsageError: Such a name, or something is moved into itself.
     """
     match command:
-        case List() | SyncFolder():
+        case List():
+            if command.folder:
+                _check_place(command.folder)
+        case RemoveFolder():
+            _check_place(command.folder)
+        case Replace() | Read():
+            _check_place(command.file)
+        case Copy():
+            _check_name(command.file)
+            _check_place(command.to)
+        case SyncFolder():
             if command.folder:
                 _check_name(command.folder)
         case Move():
@@ -180,8 +205,13 @@ def check_names(command: Command) -> None:
             _check_name(command.to)
             if command.to.startswith(f"{command.file}/"):
                 raise UsageError(f"{command.file!r} cannot be moved into itself, {command.to!r}")
-        case Append() | Replace() | Sync() | Remove() | Read():
+        case Append() | Sync() | Remove():
             _check_name(command.file)
+
+
+def _check_place(name: str) -> None:
+    """A name in the data directory, or one outside that says the whole way."""
+    _check_name(name.removeprefix("/"))
 
 
 def _check_name(name: str) -> None:
@@ -191,12 +221,13 @@ def _check_name(name: str) -> None:
 
 def folder_of(name: str) -> str:
     """The folder that a name stands in; ``""`` is the data directory."""
-    return name.rpartition("/")[0]
+    folder = name.rpartition("/")[0]
+    return "/" if not folder and name.startswith("/") else folder
 
 
 def folders_of(name: str) -> Iterator[str]:
-    """The folders on the way to a name, the outermost first, without the data directory."""
-    end = name.find("/")
+    """The folders on the way to a name, the outermost first, without the one they begin in."""
+    end = name.find("/", 1)
     while end >= 0:
         yield name[:end]
         end = name.find("/", end + 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,9 @@ FOLDER_MODE: Final = 0o700
 """What lies there is the users' data; nobody but the member's own account reads it."""
 ROOM_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No space, no quota, or the limit of a process for the size of a file: each can be raised."""
+LINK_ERRORS: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Another file system, one without hard links, or too many of them: the bytes are copied then."""
+COPY_BYTES: Final = 1024 * 1024
 OUTSIDE: Final = ".."
 """The folder that the data directory itself has its name in."""
 
@@ -147,6 +151,61 @@ class Disk(CommandDisk):
         self._sync_names(to)
         self._sync_one_folder(folder_of(file))
 
+    def copy(self, file: str, to: str) -> None:
+        """Link under a name of our own, which then takes the name; a rename is the old or the new.
+
+        Where there are no links, or none from here to there, the bytes are copied.
+        """
+        fresh = self._path(to + NEW_SUFFIX)
+        with told(file):
+            os.lstat(self._path(file))
+        with told(to):
+            self._make_folders(to)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(fresh)
+            try:
+                try:
+                    os.link(self._path(file), fresh)
+                except OSError as problem:
+                    if problem.errno not in LINK_ERRORS:
+                        raise
+                    self._copy_bytes(file, to, fresh)
+                os.rename(fresh, self._path(to))
+            finally:  # a rename to another name of the same file does nothing
+                with contextlib.suppress(OSError):
+                    os.unlink(fresh)
+        self._drop(to)
+        self._named.discard(to)
+        self._sync_names(to)
+
+    def _copy_bytes(self, file: str, to: str, fresh: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with open(self._path(file), "rb", buffering=0) as source:
+            descriptor = os.open(fresh, flags, FILE_MODE)
+            try:
+                while piece := source.read(COPY_BYTES):
+                    write_all(descriptor, (piece,))
+                try:
+                    os.fsync(descriptor)
+                except OSError as problem:
+                    raise self._spoil(to, in_words(to, problem)) from problem
+            finally:
+                os.close(descriptor)
+
+    def remove_folder(self, folder: str) -> None:
+        """Delete all of it, and sync the folder that it stood in."""
+        path = self._path(folder)
+        for file in [file for file in self._open if is_within(file, folder)]:
+            self._drop(file)
+        self._named -= {name for name in self._named if is_within(name, folder)}
+        with told(folder):
+            try:
+                os.lstat(path)
+            except FileNotFoundError:
+                return
+            shutil.rmtree(path)
+        self._sync_one_folder(folder_of(folder))
+
     def sync_folder(self, folder: str) -> None:
         """Sync a folder, and the way to it."""
         self._sync_one_folder(folder)
@@ -167,20 +226,25 @@ class Disk(CommandDisk):
                 os.close(descriptor)
         return b"".join(parts)
 
-    def list_folder(self, folder: str) -> tuple[FileSize, ...]:
-        """Look what is there."""
-        prefix = f"{folder}/" if folder else ""
+    def list_folder(self, folder: str, *, is_deep: bool = False) -> tuple[FileSize, ...]:
+        """Look what is there. Links to folders are not followed."""
         found: list[FileSize] = []
-        with told(folder):
-            try:
-                entries = os.scandir(self._path(folder))
-            except FileNotFoundError:
-                return ()
-            with entries:
-                for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # gone since: it is not there
-                        if entry.is_file():
-                            found.append(FileSize(prefix + entry.name, entry.stat().st_size))
+        folders = [folder]
+        while folders:
+            folder = folders.pop()
+            prefix = f"{folder}/" if folder else ""
+            with told(folder):
+                try:
+                    entries = os.scandir(self._path(folder))
+                except FileNotFoundError:
+                    continue
+                with entries:
+                    for entry in entries:
+                        with contextlib.suppress(FileNotFoundError):  # gone since: it is not there
+                            if entry.is_file():
+                                found.append(FileSize(prefix + entry.name, entry.stat().st_size))
+                            elif is_deep and entry.is_dir(follow_symlinks=False):
+                                folders.append(prefix + entry.name)
         return tuple(sorted(found, key=lambda one: one.file))
 
     # -- files ----------------------------------------------------------------------------
@@ -268,7 +332,7 @@ class Disk(CommandDisk):
 
     def _sync_names(self, name: str) -> None:
         """Make the way to a file or folder durable, that of the data directory included."""
-        while name not in self._named:
+        while name not in self._named and name != "/":
             try:
                 self._sync_one_folder(folder_of(name) if name else OUTSIDE)
             except CommandFailed as problem:
@@ -287,7 +351,9 @@ class Disk(CommandDisk):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except PermissionError:
-                if folder == OUTSIDE:  # we have not made what we may not look into
+                if folder == OUTSIDE or folder.startswith(
+                    "/"
+                ):  # what we have made we may look into
                     return
                 raise
         try:

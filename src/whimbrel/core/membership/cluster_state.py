@@ -369,15 +369,26 @@ class ClusterStates:
 
     def on_lock_requested(self, sender: MemberId, request: m.StateLockRequested) -> None:
         """Stand still for our master, if we stand where it stands (PIM-31)."""
+        self._ctx.send(sender, self.stand_still(sender, request))
+
+    def stand_still(self, sender: MemberId, request: m.StateLockRequested) -> m.StateLockAnswered:
+        """The same, for whatever needs it; the answer."""
         name = request.transaction
         result = self._objection(sender, request)
         if result.refusal:
-            answer = m.StateLockAnswered(name, result.refusal, (), result.is_passing)
-        else:
-            if self._lock != name:
-                self._take_lock(name, request.lease_us)
-            answer = m.StateLockAnswered(name, "", self.table.seats_without_data())
-        self._ctx.send(sender, answer)
+            return m.StateLockAnswered(name, result.refusal, (), result.is_passing)
+        if self._lock != name:
+            self._take_lock(name, request.lease_us)
+        return m.StateLockAnswered(name, "", self.table.seats_without_data())
+
+    def stands_still_for(self, name: str) -> bool:
+        """Whether the lock of this transaction holds here."""
+        return self._is_locked() and self._lock == name
+
+    def move_again(self, name: str) -> None:
+        """Give back the lock of this transaction, if it holds here."""
+        if name == self._lock:
+            self._release()
 
     def _objection(self, sender: MemberId, request: m.StateLockRequested) -> StateChangeResult:
         """Why we do not stand still, if we do not; the same lock again is fine."""
@@ -396,8 +407,7 @@ class ClusterStates:
 
     def on_unlock_requested(self, sender: MemberId, request: m.StateUnlockRequested) -> None:
         """Give back the lock of this transaction; another one's stays."""
-        if request.transaction == self._lock:
-            self._release()
+        self.move_again(request.transaction)
         self._ctx.send(sender, m.StateUnlockAnswered(request.transaction))
 
     def on_confirm_requested(self, sender: MemberId, request: m.StateConfirmRequested) -> None:

@@ -211,6 +211,7 @@ class Discovery:
                 cluster_version=before.cluster_version,
                 missing=before.missing,
                 recovery=recovery_of(before),
+                backup_schedule=before.backup_schedule,
                 given_up=before.given_up,
                 stable=before.stable,
             )

@@ -57,6 +57,7 @@ class Merging:
     Attributes:
         totals: What became of the entries, by structure.
         lost: Entries that could not be merged and are gone.
+        on_others_answered: Told of answers to chunks that are not offered here.
         on_done: Called once when the last entry is merged, if somebody waits for that.
     """
 
@@ -77,6 +78,7 @@ class Merging:
         self.totals: dict[Namespace, MergeCounts] = {}
         self.lost = 0
         self.on_done: Callable[[], None] | None = None
+        self.on_others_answered: Callable[[MergeAnswered], None] = lambda _answered: None
         self._waiting: deque[Leftover] = deque()
         self._active: dict[int, _Piece] = {}
         self._adopted = True
@@ -219,6 +221,7 @@ class Merging:
     def _answered(self, answered: MergeAnswered) -> None:
         piece = self._active.get(answered.call)
         if piece is None:
+            self.on_others_answered(answered)
             return
         if not answered.accepted:
             piece.is_refused = True

@@ -132,7 +132,9 @@ class MergeTarget:
         # One destroyed by the bigger part meanwhile: its data do not come back.
         if not is_outdated and self._registry.get(kind, name) is not None:
             partition = self._plane.partitions[message.partition_id]
-            counts = self._services[kind].merge(partition, namespace, message.chunk, reply)
+            service = self._services[kind]
+            take = service.restore if message.is_restored else service.merge
+            counts = take(partition, namespace, message.chunk, reply)
         rest = max(0, message.entries - sum(msgspec.structs.astuple(counts)))
         counts = msgspec.structs.replace(counts, discarded=counts.discarded + rest)
         return MergeAnswered(message.call, True, counts), reply

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from typing import Any, Union
 
+from whimbrel.core.messages.backups import BackupAnswered, BackupAsked, BackupGivenUp
 from whimbrel.core.messages.base import (
+    BackupMessage,
     MembershipMessage,
     MergingMessage,
     Message,
@@ -116,6 +118,10 @@ from whimbrel.core.messages.transfer import (
 __all__ = [
     "ADDRESSED",
     "ANY_MESSAGE",
+    "BackupAnswered",
+    "BackupAsked",
+    "BackupGivenUp",
+    "BackupMessage",
     "Census",
     "ClaimAnswered",
     "ClaimRequested",
@@ -209,7 +215,9 @@ ANY_MESSAGE: Any = Union[  # noqa: UP007
 ]
 """The union the decoder is built from."""
 
-DATA_CHANNEL: tuple[type[Message], ...] = (MigrationOpened, TransferSent, MergeRequested)
+DATA_CHANNEL: tuple[type[Message], ...] = (
+    MigrationOpened, TransferSent, MergeRequested, BackupAsked, BackupAnswered, BackupGivenUp,
+)  # fmt: skip
 """Messages that travel on the bulk connection."""
 
 ADDRESSED: tuple[type[Message], ...] = (

@@ -36,6 +36,10 @@ class RecoveryMessage(Message, frozen=True):
     """Of the recovery room; none is told once the cluster runs."""
 
 
+class BackupMessage(Message, frozen=True):
+    """Of the room of backups."""
+
+
 class RegistryMessage(Message, frozen=True):
     """Of the registry."""
 

@@ -40,6 +40,8 @@ class MergeRequested(MergingMessage, frozen=True):
     generation: int = 0
     origin: MemberId | None = None
     number: int = 0
+    is_restored: bool = False
+    """It is of a backup: what is there stays, whatever policy there is (0020)."""
 
 
 class MergeAnswered(MergingMessage, frozen=True):

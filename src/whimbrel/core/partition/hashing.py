@@ -68,6 +68,16 @@ def partition_of(hash_code: int, partition_count: int) -> PartitionId:
     return PartitionId(abs(hash_code) % partition_count)
 
 
+def partition_of_name(name: str, partition_count: int) -> PartitionId:
+    """The partition in which clients look for a structure that lies in one alone.
+
+    They hash the text behind the first ``@`` of its name, or all of it, as a serialized string.
+    """
+    key = name.partition("@")[2] if "@" in name else name
+    text = key.encode()
+    return partition_of(mmh3.hash(struct.pack(">i", len(text)) + text, HASH_SEED), partition_count)
+
+
 def calculate_stamp(versions: Sequence[int]) -> int:
     """The stamp of a table (PIM-16).
 

@@ -1,6 +1,8 @@
 """What the core may ask of a disk, and what a disk answers. Data; nobody here touches a file.
 
-Names of files are relative to the member's data directory, with ``/`` between their parts. The
+Names of files are relative to the member's data directory, with ``/`` between their parts. Those
+that begin with ``/`` lie outside of it: places for backups that an operator has named, the only
+ones that ``Copy.to``, ``Replace``, ``Read``, ``List`` and ``RemoveFolder`` may lead to. The
 commands of one ``DiskWork`` are carried out in order, those of the next one after them; the first
 one that fails ends its work, and what came before it stands. A shell (``whimbrel.storage``, or the
 simulator's disk) carries them out beside the event loop and answers each work once.
@@ -61,6 +63,26 @@ class Move(Command, frozen=True):
     to: str
 
 
+class Copy(Command, frozen=True):
+    """Have the bytes of a file, to which nobody adds any more, under another name as well.
+
+    By a hard link where the file system has them, else as a copy. Whole and durable when it is
+    done, its name as well; a crash on the way leaves what had the name before, if anything.
+    """
+
+    file: str
+    to: str
+
+
+class RemoveFolder(Command, frozen=True):
+    """Delete a folder with all that is in it; one that is not there is no failure.
+
+    Durable when it is done. A crash on the way leaves any part of it.
+    """
+
+    folder: str
+
+
 class SyncFolder(Command, frozen=True):
     """Make the names in a folder durable; ``""`` is the data directory itself."""
 
@@ -81,10 +103,12 @@ class Read(Command, frozen=True):
 class List(Command, frozen=True):
     """Answered by the ``FileSize`` of each file in a folder, by name.
 
-    Folders in it are left out; one that is not there has no files.
+    Folders in it are left out, or looked into as well where it ``is_deep``; one that is not there
+    has no files.
     """
 
     folder: str
+    is_deep: bool = False
 
 
 class FileSize(msgspec.Struct, frozen=True):

@@ -177,7 +177,12 @@ class Loading:
     """
 
     def __init__(
-        self, log: LogFiles, files: Sequence[FileSize], wanted: Wanted, make: Make
+        self,
+        log: LogFiles,
+        files: Sequence[FileSize],
+        wanted: Wanted,
+        make: Make,
+        until_ms: int | None = None,
     ) -> None:
         """Load from a log.
 
@@ -186,6 +191,8 @@ class Loading:
             files: What is in the folder ``log``.
             wanted: Whether a fragment is to be loaded.
             make: An empty fragment for a partition, a structure and its state.
+            until_ms: Load what was there at that moment by the member's wall clock: the first block
+                that is of a later one, and all behind it, are checked and do not count.
 
         Raises:
             DamageError: A segment is gone, or the list makes no sense.
@@ -194,6 +201,9 @@ class Loading:
         self._sizes = {one.file: one.size for one in files}
         self._wanted = wanted
         self._make = make
+        self._until_ms = until_ms
+        self._until_block: int | None = None
+        """The first one that does not count, once it is known."""
         self._account = Account()
         self._made: dict[int, Fragment] = {}
         """By prefix, what is being loaded."""
@@ -369,12 +379,24 @@ class Loading:
 
     def _check(self, file: str, blocks: list[Block]) -> None:
         """First pass: what control records say."""
-        for block in blocks:
+        for block in self._in_time(blocks):
             if block.flags & WITH_CONTROL:
                 try:
                     self._account.take(block)
                 except _UNREADABLE as problem:
                     raise DamageError(file, block.offset, str(problem)) from None
+
+    def _in_time(self, blocks: list[Block]) -> list[Block]:
+        """Those of the changes that count."""
+        if self._until_ms is None:
+            return blocks
+        for position, block in enumerate(blocks):
+            is_late = block.wall_ms > self._until_ms and self._until_block is None
+            if is_late or block.number == self._until_block:
+                self._until_block = block.number
+            if self._until_block is not None and block.number >= self._until_block:
+                return blocks[:position]
+        return blocks
 
     def _begin(self) -> None:
         """Make what is wanted. The state of what is held stands in the block that says so."""
@@ -440,7 +462,7 @@ class Loading:
     def _carry_out(self, file: str, blocks: list[Block]) -> None:
         """Second pass over the changes."""
         starts, begun = self._starts, self._account.begun
-        for block in blocks:
+        for block in self._in_time(blocks):
             at, later = 0, []
             while starts and starts[-1][0] <= block.number:
                 prefix = starts.pop()[1]

@@ -7,8 +7,9 @@ other one has None, and that is all a write looks at.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +27,7 @@ from whimbrel.core.persistence.commands import (
 from whimbrel.core.persistence.format import (
     BLOCK_BYTES_TARGET,
     BLOCK_HEAD_BYTES,
+    HEADER_BYTES,
     LOG_FOLDER,
     WITH_CONTROL,
     RecordKind,
@@ -43,7 +45,8 @@ from whimbrel.core.persistence.format import (
 from whimbrel.core.persistence.fragment_log import FragmentLog
 from whimbrel.core.persistence.images import BYTES_PER_WORK, ImageDone, Images
 from whimbrel.core.persistence.loading import Held, Loading
-from whimbrel.core.persistence.metadata import CLUSTER_FILE, LogFiles
+from whimbrel.core.persistence.metadata import CLUSTER_FILE, OPEN, LogFiles
+from whimbrel.core.persistence.retired import Retired
 from whimbrel.core.persistence.segments import Owner, Segments
 from whimbrel.core.persistence.waiting import Waiting
 from whimbrel.core.replication.fragments import Fragment, Store
@@ -87,6 +90,19 @@ Submit = Callable[
 EncodeCluster = Callable[[LogFiles, bool], bytes]
 
 _encode = msgspec.msgpack.encode
+
+
+class Seal(NamedTuple):
+    """A wish for segments that are closed and hold all of one moment.
+
+    Attributes:
+        taken: Told of them at that moment, to look at what else is of it. They stay until
+            ``release``.
+        then: Called when they are durable.
+    """
+
+    taken: Callable[[LogFiles], None]
+    then: Callable[[], None]
 
 
 class DiskLog:
@@ -161,9 +177,12 @@ class DiskLog:
         """Files with bytes that no sync covers."""
         self._unsynced_blocks = dict.fromkeys(Stream, 0)
         """Blocks behind the last sync."""
+        self._seals: deque[Seal] = deque()
+        self.retired = Retired(files.log_id, settings.segment_bytes)
         self._opening: list[Command] = []
         """Makes the file of the segment that the open block belongs into."""
         self._strays: list[Command] = []
+        """What is to be done with files that are not needed here any more."""
         self._is_due = self._must_sync = self._must_note = self._must_shrink = False
         self._is_timed = self._was_behind = False
         self._noted_us = ctx.now_us - CLUSTER_PAUSE_US
@@ -171,6 +190,9 @@ class DiskLog:
         self.on_trouble: Callable[[], None] = lambda: None
         self.on_broken: Callable[[str], None] = lambda _reason: None
         self.counters = dict.fromkeys(COUNTERS, 0)
+        self._start(files, loading, strays)
+
+    def _start(self, files: LogFiles, loading: Loading | None, strays: Iterable[str]) -> None:
         self._avoid(strays)
         if loading is not None:
             self._go_on_from(loading, files)
@@ -378,6 +400,7 @@ class DiskLog:
             self.waiting.is_waited_for
             or self._must_sync
             or self._is_due
+            or self._seals
             or self._gathered >= GATHERED_BYTES_MAX
         ):
             self._leave()
@@ -411,6 +434,7 @@ class DiskLog:
         """Put all that is gathered into one work."""
         commands = self._open()
         must_sync = self._must_sync or self.waiting.is_waited_for or self._must_shrink
+        must_sync = must_sync or bool(self._seals)
         self._put_images(commands)
         self._put_changes(commands)
         if must_sync:
@@ -419,6 +443,8 @@ class DiskLog:
             self._shrink(commands)
         elif self._must_note and (must_sync or self._may_note()):
             self._note(commands)
+        if self._seals and not self.unfinished:
+            self._carry_out_seal(commands)
         self._is_due = self._must_sync = self._must_shrink = False
         if commands:
             self.waiting.leave(self._ctx.now_us)
@@ -484,9 +510,13 @@ class DiskLog:
 
     # -- segments and the cluster file ------------------------------------------------------
 
-    def _open_segment(self) -> None:
-        """What is gathered from now on goes into a new segment of changes."""
-        self._begin(Stream.CHANGES, self.next_block, self._opening)
+    def _open_segment(self, commands: list[Command] | None = None) -> None:
+        """What is gathered from now on goes into a new segment of changes.
+
+        Its file is made by these commands, or with the next work.
+        """
+        opening = self._opening if commands is None else commands
+        self._begin(Stream.CHANGES, self.next_block, opening)
         self._named.clear()
         for log in self._logs.values():
             if log.structure not in self._named:
@@ -528,6 +558,39 @@ class DiskLog:
         """The segments as the cluster file names them."""
         found = [one.entry() for stream in Stream for one in self.segments.of[stream]]
         return LogFiles(self.log_id, tuple(found))
+
+    # -- seals ------------------------------------------------------------------------------
+
+    def seal(self, seal: Seal) -> None:
+        """Close all segments, behind everything that has happened, as soon as the disk has it.
+
+        Fragments that are held and not on the disk yet come first.
+        """
+        self._seals.append(seal)
+
+    def _carry_out_seal(self, commands: list[Command]) -> None:
+        current = self.segments.current(Stream.CHANGES)
+        if current is not None and current.size > HEADER_BYTES:
+            self._open_segment(commands)
+        self.segments.close(Stream.IMAGES)
+        self._note(commands)
+        sealed = [one for one in self.files().segments if one.end != OPEN]
+        self.retired.pin(sealed)
+        for taken, then in self._seals:
+            taken(LogFiles(self.log_id, tuple(sealed)))
+            self.waiting.when_durable(then, is_gathered=True)
+        self._seals.clear()
+
+    def release(self) -> None:
+        """What was sealed may go when nobody needs it here."""
+        self.retire(self.retired.release())
+
+    def retire(self, commands: Iterable[Command]) -> None:
+        """Have this done with files that are not needed here any more."""
+        self._strays += commands
+        if self._strays:
+            self._must_shrink = True
+            self._go_soon()
 
     # -- images and compaction --------------------------------------------------------------
 
@@ -584,9 +647,12 @@ class DiskLog:
         """
         gone = self.segments.take_unneeded(self._floor())
         self._note(commands)
-        commands += [Remove(segment_file(one.stream, one.number)) for one in gone]
+        commands += self.retired.take([one.entry() for one in gone])
         commands += (*self._strays, SyncFolder(LOG_FOLDER))
         self._strays = []
+        if self.retired.is_over_bound:
+            self.retired.is_over_bound = False
+            self._ctx.note("backup_history_ended", "warning")
 
     def _choose(self) -> None:
         """Have images made of what holds the log back, if it is larger than it may be."""

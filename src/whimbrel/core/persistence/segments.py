@@ -91,14 +91,19 @@ class Segments:
 
     def begin(self, stream: Stream, first_block: int) -> SegmentInfo:
         """Close the current segment, if there is one, and begin the next."""
+        self.close(stream)
         found = self.of[stream]
-        if found and found[-1].end == OPEN:
-            found[-1].end = found[-1].size
         number = 1 + max(self._taken[stream], found[-1].number if found else 0)
         check(not found or first_block >= found[-1].first_block, "blocks are numbered upwards")
         fresh = SegmentInfo(stream, number, first_block)
         found.append(fresh)
         return fresh
+
+    def close(self, stream: Stream) -> None:
+        """Put nothing more into the current segment."""
+        current = self.current(stream)
+        if current is not None:
+            current.end = current.size
 
     def avoid(self, stream: Stream, number: int) -> None:
         """A file of this number lies there and is none of the segments."""

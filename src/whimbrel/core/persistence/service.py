@@ -46,6 +46,7 @@ from whimbrel.core.persistence.metadata import (
     decode_cluster_file,
     encode_cluster_file,
 )
+from whimbrel.core.persistence.retired import HISTORY_FILE, HISTORY_FOLDER
 from whimbrel.core.replication.dataplane import DataPlane
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.outbox import PendingReply
@@ -96,13 +97,16 @@ class Persistence:
         self._loading: Loading | None = None
         self._lying: tuple[str, ...] = ()
         """Segments that lay there when it was last looked."""
+        self._history: tuple[FileSize, ...] = ()
+        """What lay there then of segments that are kept for a backup."""
         self._aside: list[Callable[[], None]] = []
         """Who waits until the files are set aside."""
         self._is_broken = self._has_left = False
 
     # -- works ----------------------------------------------------------------------------
 
-    def _submit(self, commands: tuple[Command, ...], done: Done, failed: Failed) -> None:
+    def submit(self, commands: tuple[Command, ...], done: Done, failed: Failed) -> None:
+        """Have commands carried out behind those before; one of the two is told once."""
         self._number += 1
         self._asked[self._number] = (done, failed)
         self._ctx.emit(DiskWork(self._number, commands))
@@ -139,21 +143,22 @@ class Persistence:
             return
 
         def listed(answers: tuple[Answer, ...]) -> None:
-            top, logs = answers
-            self._lying = _segments(logs)
+            top, logs, history = answers
+            self._lying, self._history = _segments(logs), _sizes(history)
             sizes = {one.file: one.size for one in _sizes(top)}
             if ASIDE_MARK in sizes:
                 self._go_on_aside(sizes[ASIDE_MARK], top, logs, then)
             elif CLUSTER_FILE in sizes:
                 read = Read(CLUSTER_FILE, 0, sizes[CLUSTER_FILE])
-                self._submit((read,), lambda got: self._take_found(got, then), self._give_up)
+                self.submit((read,), lambda got: self._take_found(got, then), self._give_up)
             elif any(one.size > HEADER_BYTES for one in _sizes(logs)):
                 # A segment that is begun has no blocks before cluster.meta names it.
                 self._refuse(DamageError(CLUSTER_FILE, 0, "it is gone, and there is a log"), then)
             else:
                 then()
 
-        self._submit((List(""), List(LOG_FOLDER)), listed, self._give_up)
+        looks = (List(""), List(LOG_FOLDER), List(HISTORY_FOLDER))
+        self.submit(looks, listed, self._give_up)
 
     def _go_on_aside(self, size: int, top: Answer, logs: Answer, then: Callable[[], None]) -> None:
         """The member died while it set its files aside: what still lies here follows."""
@@ -166,7 +171,7 @@ class Persistence:
             else:
                 self._broken(f"{ASIDE_MARK} names no folder in {ASIDE_FOLDER}/; look and remove it")
 
-        self._submit((Read(ASIDE_MARK, 0, size),), read, self._give_up)
+        self.submit((Read(ASIDE_MARK, 0, size),), read, self._give_up)
 
     def _take_found(self, answers: tuple[Answer, ...], then: Callable[[], None]) -> None:
         data = answers[0]
@@ -203,6 +208,8 @@ class Persistence:
         if not self.is_enabled or self.log is not None:
             return
         log = self.log = self._make_log()
+        if self._history:
+            log.retired.await_found()
         self._loading = None
         log.on_broken = self._broken
         log.on_trouble = self._disk_changed
@@ -217,6 +224,22 @@ class Persistence:
         self.follow()
         if self.log is not None:
             self.log.begin()
+            self._find_history(self.log)
+
+    def _find_history(self, log: DiskLog) -> None:
+        """Look what is kept for a backup; until that is known nothing goes."""
+        found, self._history = self._history, ()
+        sizes = {one.file: one.size for one in found}
+        if HISTORY_FILE in sizes:
+            read = Read(HISTORY_FILE, 0, sizes[HISTORY_FILE])
+
+            def taken(answers: tuple[Answer, ...]) -> None:
+                data = answers[0]
+                log.retire(log.retired.take_found(data if isinstance(data, bytes) else b"", found))
+
+            self.submit((read,), taken, self._give_up)
+        elif found:
+            log.retire(log.retired.take_found(b"", found))
 
     def _make_log(self) -> DiskLog:
         """The log that was loaded goes on; else one begins."""
@@ -233,7 +256,7 @@ class Persistence:
             self._settings,
             self._completed,
             self._encode_cluster,
-            self._submit,
+            self.submit,
             files,
             loading,
             [file for file in self._lying if file not in named],
@@ -312,6 +335,10 @@ class Persistence:
         level = "error" if trouble else "info"
         self._ctx.note("disk_refuses" if trouble else "disk_takes_again", level, why=trouble)
 
+    def describe_as(self, files: LogFiles) -> bytes:
+        """The cluster file as it is now, for these segments."""
+        return self._encode_cluster(files, with_news=False)
+
     def figures(self) -> dict[str, float]:
         """Counters and gauges by name; none without a log."""
         log = self.log
@@ -320,6 +347,7 @@ class Persistence:
         found: dict[str, float] = {f"{name}_total": value for name, value in log.counters.items()}
         found["disk_log_bytes"] = log.segments.bytes_total
         found["disk_waiting_bytes"] = log.waiting_bytes
+        found["disk_history_bytes"] = log.retired.history.size
         found["disk_refuses"] = int(bool(log.trouble))
         return found
 
@@ -357,7 +385,7 @@ class Persistence:
         folder = f"{ASIDE_FOLDER}/{self._ctx.wall_ms}-{self._number}"
         self._ctx.note("files_set_aside", "warning", folder=folder)
         mark = Replace(ASIDE_MARK, folder.encode())
-        self._submit(
+        self.submit(
             (mark, List(""), List(LOG_FOLDER)),
             lambda answers: self._move_aside(folder, answers[1], answers[2]),
             self._give_up,
@@ -383,7 +411,7 @@ class Persistence:
             for call in waiting:
                 call()
 
-        self._submit((*moves, Remove(ASIDE_MARK), SyncFolder("")), moved, self._give_up)
+        self.submit((*moves, Remove(ASIDE_MARK), SyncFolder("")), moved, self._give_up)
 
     # -- loading --------------------------------------------------------------------------
 
@@ -417,7 +445,7 @@ class Persistence:
             self._load_on(loading)
 
         self._loading = None
-        self._submit((List(LOG_FOLDER),), listed, self._give_up)
+        self.submit((List(LOG_FOLDER),), listed, self._give_up)
 
     def _load_on(self, loading: Loading) -> None:
         """The next piece, with the rest of the world in between."""
@@ -441,7 +469,7 @@ class Persistence:
                 return
             self._load_on(loading)
 
-        self._submit(loading.next_commands(), read, self._give_up)
+        self.submit(loading.next_commands(), read, self._give_up)
 
 
 def _sizes(answer: Answer) -> tuple[FileSize, ...]:

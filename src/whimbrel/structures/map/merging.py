@@ -12,9 +12,10 @@ from functools import partial
 from typing import Final
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import Namespace, split_namespace
+from whimbrel.core.ids import Namespace, PartitionId, split_namespace
 from whimbrel.core.kinds import note_damaged
 from whimbrel.core.messages import MergeCounts
+from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.errors import SerializationError
@@ -27,6 +28,8 @@ from whimbrel.structures.map.usage_store import UsageMapStore
 
 _COUNT: Final = struct.Struct("<I")
 _HITS_BYTES: Final = 8
+ALL_BYTES: Final = 1 << 62
+"""No chunk has so many."""
 
 Decide = Callable[[EntryView | None, EntryView], bytes | None]
 """Takes the entry that is there and the merging one; the value to keep, or None to leave what is
@@ -61,6 +64,35 @@ def read_hits(chunk: bytes) -> tuple[tuple[int, ...], int]:
     return hits, _COUNT.size + _HITS_BYTES * count
 
 
+def split_chunk(chunk: bytes, partition_count: int) -> list[tuple[PartitionId, bytes, int]]:
+    """A chunk of ``make_chunk`` by the partitions that its keys have among so many.
+
+    Raises:
+        SerializationError: It is damaged.
+    """
+    hits, begin = read_hits(chunk)
+    store = MapStore()
+    store.ingest(chunk[begin:])
+    counted = dict(zip(store.records, hits, strict=False))
+    found: dict[PartitionId, MapStore] = {}
+    for key in store.records:
+        pid = partition_of(partition_hash(store.key_data(key)), partition_count)
+        piece = found.get(pid)
+        if piece is None:
+            piece = found[pid] = UsageMapStore(counts_reads=True) if hits else MapStore()
+        piece.put_merged(key, store, None, 0)
+        if isinstance(piece, UsageMapStore) and piece.hits is not None:
+            piece.hits[key] = counted.get(key, 0)
+    return [
+        (pid, make_chunk(piece, piece.open_cursor(), ALL_BYTES)[0], len(piece))
+        for pid, piece in found.items()
+    ]
+
+
+def _keep_present(existing: EntryView | None, merging: EntryView) -> bytes | None:
+    return merging.value if existing is None else None
+
+
 class Merger:
     """Merges chunks into the maps of one member.
 
@@ -77,7 +109,19 @@ class Merger:
         self, partition: PartitionReplica, namespace: Namespace, chunk: bytes, reply: PendingReply
     ) -> MergeCounts:
         """See ``StructureService.merge``; each entry by the map's policy."""
-        _, name = split_namespace(namespace)
+        policy = policy_of(settings_of(self._ctx.settings, namespace).merge_policy)
+        decide = partial(self._ask, policy, split_namespace(namespace)[1])
+        return self._take(partition, namespace, chunk, decide, reply)
+
+    def _take(
+        self,
+        partition: PartitionReplica,
+        namespace: Namespace,
+        chunk: bytes,
+        decide: Decide,
+        reply: PendingReply,
+    ) -> MergeCounts:
+        """Merge the entries of a chunk, up to where it is damaged."""
         incoming = MapStore()
         hits: tuple[int, ...] = ()
         try:
@@ -89,12 +133,16 @@ class Merger:
             note_damaged(self._ctx, namespace, error)
         if isinstance(incoming, UsageMapStore):
             incoming.hits = dict(zip(incoming.records, hits, strict=False))
-        policy = policy_of(settings_of(self._ctx.settings, namespace).merge_policy)
-        decide = partial(self._ask, policy, name)
         tally = dict.fromkeys(MergeCounts.__struct_fields__, 0)
         for key in incoming.records:
             tally[self._merge_entry(partition, namespace, key, incoming, decide, reply)] += 1
         return MergeCounts(**tally)
+
+    def restore(
+        self, partition: PartitionReplica, namespace: Namespace, chunk: bytes, reply: PendingReply
+    ) -> MergeCounts:
+        """See ``StructureService.restore``."""
+        return self._take(partition, namespace, chunk, _keep_present, reply)
 
     def _ask(
         self, policy: MergePolicy, name: str, existing: EntryView | None, merging: EntryView

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, cast
 
-from whimbrel.core.ids import Namespace
+from whimbrel.core.ids import Namespace, PartitionId
 from whimbrel.core.kinds import StructureService
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.dataplane import DataPlane
@@ -31,7 +31,7 @@ from whimbrel.structures.map.comparing import StoreWalk
 from whimbrel.structures.map.eviction import Evictor
 from whimbrel.structures.map.locking import KeyLocks
 from whimbrel.structures.map.locks import EVERYBODY, Owner
-from whimbrel.structures.map.merging import Decide, Merger, make_chunk
+from whimbrel.structures.map.merging import Decide, Merger, make_chunk, split_chunk
 from whimbrel.structures.map.policies import HIGHER_HITS
 from whimbrel.structures.map.record import (
     ORDINARY_KEY,
@@ -408,6 +408,18 @@ class MapService(StructureService):
     ) -> MergeCounts:
         """See ``StructureService.merge``; by the map's policy."""
         return self.merger.merge(partition, namespace, chunk, reply)
+
+    def restore(
+        self, partition: PartitionReplica, namespace: Namespace, chunk: bytes, reply: PendingReply
+    ) -> MergeCounts:
+        """See ``StructureService.restore``."""
+        return self.merger.restore(partition, namespace, chunk, reply)
+
+    def split(
+        self, namespace: Namespace, chunk: bytes, entries: int, partition_count: int
+    ) -> list[tuple[PartitionId, bytes, int]]:
+        """See ``StructureService.split``; each entry by its key."""
+        return split_chunk(chunk, partition_count)
 
     def _merge_entry(
         self,

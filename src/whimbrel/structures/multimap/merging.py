@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from whimbrel.core.ids import PartitionId
+from whimbrel.core.partition.hashing import partition_hash, partition_of
 from whimbrel.errors import SerializationError
 from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES
 from whimbrel.structures.multimap.cursor import Cursor
@@ -42,6 +44,26 @@ def make_chunk(store: MultiMapStore, cursor: Cursor, bytes_max: int) -> tuple[by
         pieces += (_HEAD.pack(len(named), len(value), ordinal), named, value)
         last = key
     return b"".join(pieces), count
+
+
+def split_chunk(chunk: bytes, partition_count: int) -> list[tuple[PartitionId, bytes, int]]:
+    """A chunk by the partitions that its keys have among so many, with the values of each.
+
+    Raises:
+        SerializationError: It is damaged.
+    """
+    found: dict[PartitionId, list[bytes]] = {}
+    last: dict[PartitionId, bytes] = {}
+    counts: Counter[PartitionId] = Counter()
+    for key, value, ordinal in read_values(chunk):
+        pid = partition_of(partition_hash(key), partition_count)
+        named = b"" if last.get(pid) == key else key
+        found.setdefault(pid, []).extend(
+            (_HEAD.pack(len(named), len(value), ordinal), named, value)
+        )
+        last[pid] = key
+        counts[pid] += 1
+    return [(pid, b"".join(pieces), counts[pid]) for pid, pieces in found.items()]
 
 
 def read_values(chunk: bytes) -> Iterator[tuple[bytes, bytes, int]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
-from whimbrel.core.ids import Namespace
+from whimbrel.core.ids import Namespace, PartitionId
 from whimbrel.core.kinds import StructureService, note_damaged
 from whimbrel.core.messages import MergeCounts
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica, Store
@@ -20,7 +20,7 @@ from whimbrel.core.replication.outbox import PendingReply, Reply
 from whimbrel.errors import SerializationError, UsageError
 from whimbrel.serialization.data import DATA_HEADER_BYTES
 from whimbrel.structures.multimap.cursor import Cursor
-from whimbrel.structures.multimap.merging import Missing, make_chunk, read_values
+from whimbrel.structures.multimap.merging import Missing, make_chunk, read_values, split_chunk
 from whimbrel.structures.multimap.settings import LIST, NAME, settings_of
 from whimbrel.structures.multimap.store import MultiMapStore
 from whimbrel.structures.multimap.typed_stores import ListStore, SetStore
@@ -199,6 +199,12 @@ class MultiMapService(StructureService):
     def leftover_chunk(self, store: Store, cursor: Cursor, bytes_max: int) -> tuple[bytes, int]:
         """See ``StructureService.leftover_chunk``."""
         return make_chunk(cast("MultiMapStore", store), cursor, bytes_max)
+
+    def split(
+        self, namespace: Namespace, chunk: bytes, entries: int, partition_count: int
+    ) -> list[tuple[PartitionId, bytes, int]]:
+        """See ``StructureService.split``; each value by its key."""
+        return split_chunk(chunk, partition_count)
 
     def merge(
         self, partition: PartitionReplica, namespace: Namespace, chunk: bytes, reply: PendingReply
