@@ -74,6 +74,7 @@ R2 PrimarySpeaks received step
 R3 PermitsKept quiet step
 R4 AnsweredAfterBackups operation
 S1 AnsweredAfterSync operation
+S4 DamageIsTold note rotten
 S7 DiskIsMemory ended quiet sample
 X1 Bounded sample
 X1 ChunksBounded received

@@ -16,7 +16,7 @@ from tests.unit.split_pump import SplitPump
 
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, ReplicaIndex, Row
 from whimbrel.core.messages import FragmentPart, Vector
-from whimbrel.core.model import ClusterState
+from whimbrel.core.model import ClusterState, MemberList
 from whimbrel.core.persistence.metadata import ClusterFile, LogFiles
 from whimbrel.core.settings import PersistenceSettings
 from whimbrel.core.stimuli import Received, Started
@@ -57,6 +57,8 @@ class Disk:
     file: ClusterFile | None = None
     fragments: list[Saved] = field(default_factory=list)
     aside: list[ClusterFile] = field(default_factory=list)
+    left: MemberList | None = None
+    """With which its member had left gracefully."""
     damage: str = ""
     """What a load finds."""
     load_us: int = LOAD_US
@@ -71,7 +73,7 @@ class Files:
 
     def __init__(self, node: Node, disk: Disk) -> None:
         self.node, self.disk = node, disk
-        self.found = disk.file
+        self.found, self.left = disk.file, disk.left
         self.bytes_total = self.bytes_loaded = 0
         self.on_loaded: Callable[[], None] = lambda: None
         self.on_damaged: Callable[[str], None] = lambda _sentence: None

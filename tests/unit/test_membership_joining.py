@@ -30,6 +30,26 @@ def test_a_member_with_nobody_to_ask_founds_at_once(join: tuple[int, ...]) -> No
     assert host.calls == ["joined", "became_master"]
 
 
+def test_late_news_of_a_dead_machine_does_not_make_a_founder() -> None:
+    """Goal: who has asked a master to let it in founds nothing beside it, though probes of before
+    that one was up are only now found to have reached nobody, and the way is slow meanwhile.
+    """
+    net = Net(settings=with_settings(discovery_interval_us=50_000, call_timeout_us=300_000))
+    master = net.start(1, ())
+    joiner = net.start(2, (1,))
+    while joiner.room.discovery._target is None:
+        net.run(1_000)
+    net.cut_off([joiner], [master])
+    net.cut_off([master], [joiner])
+    for _ in range(12):
+        joiner.step(lambda: joiner.address_unreachable(master.address))
+        net.run(50_000)
+    assert joiner.ctx.members.version == 0
+    net.heal()
+    net.run(3 * SECOND)
+    assert joiner.ctx.members == master.ctx.members and len(joiner.ids) == 2
+
+
 def test_each_founding_has_an_id_of_its_own() -> None:
     """Goal: a founder that restarts with its identity founds another cluster, because its data
     are gone. Method: the same identity and address a second later.

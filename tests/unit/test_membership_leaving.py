@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from tests.unit.membership_net import SECOND, SETTINGS, Host, Net, with_settings
 
 from whimbrel.core.membership.leaving import GRACE_TIMER, GRACE_US
 from whimbrel.core.messages import LeaveAllowed, LeaveOrdered, LeaveRequested, Message
 from whimbrel.core.model import LostStructure, MemberList
+from whimbrel.core.settings import PersistenceSettings
 
 
 @pytest.mark.parametrize("who", [0, 1, 2])
@@ -93,6 +96,29 @@ def test_all_leave_at_once(count: int) -> None:
     for host in hosts:
         net.leave(host)
     net.run_until(lambda: not net.live(), 10 * SECOND)
+    assert all(host.exit_status() == 0 for host in hosts)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_files_nobody_goes_before_all_know_that_all_leave(seed: int) -> None:
+    """Goal: whoever sees another go takes it for the end of all, so that nobody writes down that it
+    was there alone. Method: all leave within a while, over slow links; looked at when each goes.
+    """
+    persistence = PersistenceSettings(enabled=True)
+    net = Net(seed, delay_us=(1_000, 400_000), settings=with_settings(persistence=persistence))
+    hosts = net.cluster(3)
+    unaware: list[str] = []
+
+    def left(host: Host) -> None:
+        assert host.room.leave.is_end
+        others = [one for one in net.live() if one is not host and not one.room.leave.is_end]
+        unaware.extend(one.id for one in others)
+
+    for number, host in enumerate(hosts):
+        host.room.on_left = partial(left, host)
+        net.at(number * SECOND // 20, partial(net.leave, host))
+    net.run_until(lambda: not net.live(), 30 * SECOND)
+    assert not unaware
     assert all(host.exit_status() == 0 for host in hosts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from tests.unit.persistence_rig import Rig
+from tests.unit.persistence_rig import LIST, Rig
 
 from whimbrel.core.ids import MemberId
 from whimbrel.core.persistence.commands import Read, Remove, Replace
@@ -67,6 +67,20 @@ def test_an_empty_directory_and_one_with_files() -> None:
     rig = written()
     assert start(rig) == [True]
     assert rig.files.found is not None and rig.files.found.members.cluster_id == "home"
+
+
+def test_who_has_left_knows_with_which_list() -> None:
+    """D1: it has nothing to bring back, and can tell who was there to the end."""
+    rig = written()
+    rig.begin()
+    for partition in rig.plane.partitions:
+        for namespace in list(partition.fragments):
+            rig.plane.holdings.discard(partition, namespace)
+    rig.files.end()
+    rig.settle()
+    rig.die(power=True)
+    assert start(rig) == [True]
+    assert rig.files.found is None and rig.files.left == LIST
 
 
 def test_who_died_while_it_made_its_first_files_begins_anew() -> None:

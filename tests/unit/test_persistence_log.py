@@ -535,6 +535,21 @@ def test_what_changes_before_the_cluster_runs_is_written_when_it_does() -> None:
     assert rig.content() == {b"b": b"2"}
 
 
+def test_nothing_is_kept_once_the_files_are_closed_for_all() -> None:
+    """AE-17: where all leave, a destruction after the first goodbye is in nobody's files, and it is
+    not answered as if it were.
+    """
+    rig = Rig()
+    rig.begin()
+    kept: list[str] = []
+    rig.files.when_kept(lambda: kept.append("before"))
+    rig.settle()
+    rig.files.end_with_all()
+    rig.files.when_kept(lambda: kept.append("after"))
+    rig.settle()
+    assert kept == ["before"]
+
+
 @pytest.mark.parametrize("has_left", [False, True])
 def test_what_a_death_left_is_not_written_to(has_left: bool) -> None:
     """A header that nobody names, or the log of a member that left and died as it removed it."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import msgspec
 import pytest
-from tests.unit.engine_pump import Error, member_id
+from tests.unit.engine_pump import Error, Node, member_id
 from tests.unit.recovery_net import (
     COMPLETE,
     FULL,
@@ -15,8 +18,10 @@ from tests.unit.recovery_net import (
 )
 from tests.unit.split_pump import data
 
+from whimbrel.core import messages as m
 from whimbrel.core.context import Context
 from whimbrel.core.model import ClusterState
+from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.wire.errors import PARTITION_MIGRATING, TARGET_NOT_MEMBER
 
 
@@ -439,6 +444,91 @@ def test_sigterm_in_a_recovery_ends_with_0() -> None:
     pump.seat(2)
     pump.await_joined(1, 2, 3)
     assert not pump.missing_entries(pump.seats[2])
+
+
+def test_replicas_are_compared_when_it_is_known_what_there_is() -> None:
+    """AE-11: what a primary says of its structures before the others know of these goes by unheard,
+    and a backup that has nothing of one would be called in step until its turn comes.
+    """
+    pump = RecoveryPump()
+    nodes = pump.found_cluster(2)
+    pump.fill(nodes[0])
+    pump.crash(*nodes)
+    known: list[list[str]] = []
+    pump.seat_all(1, 2)
+    for node in pump.seats.values():
+        member = node.engine.member
+        member.recovery.on_over = lambda member=member: known.append(  # type: ignore[misc]
+            [entry.key for entry in member.registry.structures()]
+        )
+    pump.await_joined(1, 2)
+    assert known == [["m"], ["m"]]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_who_has_left_knows_the_newer_list(is_first: bool) -> None:
+    """D1: the master lets somebody in and leaves; who stays dies before its disk has heard of
+    either. Those of the older list are all there, and yet the one that came is waited for.
+    """
+    pump = RecoveryPump()
+    nodes = pump.found_cluster(2)
+    pump.save(nodes[1])
+    earlier = pump.disks[2].file
+    pump.seat(3)
+    pump.await_joined(1, 2, 3)
+    pump.run(5)
+    pump.disks[1].left = nodes[0].engine.member.ctx.members
+    pump.leave(nodes[0])
+    pump.run(5)
+    pump.fill(pump.seats[3], "new")
+    pump.run(3)
+    pump.crash(nodes[1], pump.seats[3])
+    pump.disks[2].file, pump.disks[1].file = earlier, None
+    pump.seat_all(*((1, 2) if is_first else (2, 1)))
+    pump.run(10)
+    told = pump.recovery(2)
+    assert told is not None and told["missing"] == [member_id(3)]
+    pump.seat(3)
+    pump.await_joined(1, 2, 3)
+    pump.run(15)
+    assert not pump.missing_entries(pump.seats[2], "new")
+
+
+def test_a_list_of_another_cluster_is_not_told() -> None:
+    """Who had left another cluster says nothing of that one, and is in nobody's way."""
+    pump = RecoveryPump()
+    nodes = pump.found_cluster(2)
+    pump.fill(nodes[0])
+    pump.crash(*nodes)
+    disk = pump.disks[2]
+    assert disk.file is not None
+    disk.left = msgspec.structs.replace(disk.file.members, cluster_id=member_id(9), version=1_000)
+    disk.file = None
+    pump.seat_all(1, 2)
+    pump.await_joined(1, 2)
+    pump.run(15)
+    assert not pump.missing_entries(pump.seats[2])
+
+
+def test_who_sees_only_a_link_end_knows_that_all_leave() -> None:
+    """S1: all are asked to leave, and a goodbye is slower than the end of its sender. What the next
+    one writes from then on would say that it was there alone.
+    """
+    pump = RecoveryPump()
+    nodes = pump.found_cluster(2)
+    pump.fill(nodes[0])
+    pump.watch = lambda _source, _target, message: isinstance(message, m.GoodbyeTold)
+    closed: dict[int, int] = {}
+
+    def close(node: Node) -> None:
+        closed.setdefault(node.number, len(node.engine.member.ctx.members.members))
+
+    for node in nodes:
+        member = node.engine.member
+        member.membership.on_end_seen = partial(close, node)
+        node.handle(LeaveWanted())
+    pump.run_until(lambda: not pump.living(), 30)
+    assert list(closed.values()) == [2], "the last one, and before the list without the other"
 
 
 def test_nothing_is_changed_in_a_recovery() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from whimbrel.core.ids import REPLICA_SLOTS, Address, MemberId, PartitionId, Row
 from whimbrel.core.model import ClusterState, MemberInfo, MemberList, RowState
@@ -89,6 +90,18 @@ def test_crossing_tables_are_merged_by_partition() -> None:
     assert choice.chosen == ("a", "b") and choice.tables == 2
     assert versions(choice.rows) == [5, 3, 7]
     assert choose(FULL, findings).rows == choice.rows
+
+
+@pytest.mark.parametrize("policy", [RECENT, COMPLETE])
+def test_lite_members_are_no_group_of_their_own(policy: RecoveryPolicy) -> None:
+    """PIM-38, PIM-39: who knows the newest table without having anything of it is not chosen
+    instead of those who have the data, however many there are.
+    """
+    lite = [find(name, table(9, 9), 12)._replace(is_lite=True) for name in "cde"]
+    choice = choose(policy, [find("a", table(1, 1)), *lite])
+    assert choice.chosen == ("a",) and versions(choice.rows) == [1, 1]
+    alike = find("c", table(1, 1))._replace(is_lite=True)
+    assert choose(policy, [find("a", table(1, 1)), alike]).chosen == ("a", "c")
 
 
 def test_who_is_only_behind_is_left_out() -> None:

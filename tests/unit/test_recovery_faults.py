@@ -433,6 +433,25 @@ def test_partial_policies_choose_between_tables(policy: str, left_out: list[int]
         assert not pump.missing_entries(pump.seats[number], text, "b2")
 
 
+@pytest.mark.parametrize(("policy", "left_out"), [(RECENT, 1), (COMPLETE, 3)])
+def test_numbers_that_only_somebody_knows_who_is_left_out_are_not_given(
+    policy: str, left_out: int
+) -> None:
+    """M7: its data do not count, and what was given when it was there is given for good."""
+    pump = put_two_back(policy)
+    file = pump.disks[left_out].file
+    assert file is not None and file.numbering is not None
+    later = msgspec.structs.replace(
+        file.numbering, decision=file.numbering.decision + 9, free=9_000
+    )
+    pump.disks[left_out].file = msgspec.structs.replace(file, numbering=later)
+    pump.seat_all(1, 2, 3)
+    pump.await_joined(1, 2, 3)
+    pump.run(15)
+    numbers = [pump.seats[one].engine.member.membership.numbers.number for one in (1, 2, 3)]
+    assert min(numbers) >= 9_000
+
+
 def test_who_is_left_out_is_known_without_its_master() -> None:
     """The master dies with the list that ends the recovery: the next one, left out itself, has no
     version of the rows that it stands in, and takes itself out of them.

@@ -294,8 +294,9 @@ class Member:
         migrations.on_rows_changed = self._rows_changed
         self.recovery.use_files(self.persistence)
         self.recovery.take_base = self._take_base
-        self.registry.when_durable = self.persistence.when_durable
-        membership.states.when_durable = self.persistence.when_durable
+        self.recovery.on_over = self.dataplane.anti_entropy.compare_now
+        self.registry.when_durable = self.persistence.when_kept
+        membership.states.when_durable = self.persistence.when_kept
         self.dataplane.holdings.returns = migrations.stable.names_us
         membership.states.incomplete = self.safety.incomplete_because
         membership.numbers.on_changed = self.persistence.note_cluster
@@ -309,6 +310,7 @@ class Member:
         migrations.losses.structures_lost = self._structures_lost
         membership.discarded = self.discarded
         membership.on_end_told = self._end_told
+        membership.on_end_seen = self.persistence.end_with_all
         membership.make_census = self.entry_counts.make
         membership.on_census = self.entry_counts.take
         self.dataplane.recovery.on_seat_lost = migrations.seat_lost

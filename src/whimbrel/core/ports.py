@@ -7,7 +7,7 @@ from typing import Protocol
 
 from whimbrel.core.ids import PartitionId, ReplicaIndex, Row
 from whimbrel.core.messages import CopyBase, FragmentPart, Progress, TransferAnswered
-from whimbrel.core.model import MigrationInfo
+from whimbrel.core.model import MemberList, MigrationInfo
 from whimbrel.core.persistence.metadata import ClusterFile
 
 
@@ -81,6 +81,7 @@ class FilesHost(Protocol):
         is_enabled: Whether this member keeps files at all.
         found: What its files were of when it began; None when there were none, when it had left
             with nothing behind, and once they are set aside.
+        left: The member list with which it had left so; None unless it had.
         bytes_total: What the present load reads, 0 before it is known.
         bytes_loaded: How much of that is read.
         on_loaded: Called once all that was last asked for is loaded; set by the recovery room.
@@ -89,6 +90,7 @@ class FilesHost(Protocol):
 
     is_enabled: bool
     found: ClusterFile | None
+    left: MemberList | None
     bytes_total: int
     bytes_loaded: int
     on_loaded: Callable[[], None]

@@ -70,6 +70,8 @@ class SimDisk(CommandDisk):
         """Room for all files together."""
         self.is_read_only = False
         self.is_slow = False
+        self.is_rotten = False
+        """Whether something on the platter has changed by itself."""
         self._entropy = entropy
         self._armed: dict[Fault, int] = {}
         self._files: dict[str, SimFile] = {}
@@ -94,8 +96,9 @@ class SimDisk(CommandDisk):
 
     @property
     def is_ill(self) -> bool:
-        """Whether it is slow, or full, or something is to go wrong."""
-        return self.is_slow or self.bytes_max is not None or any(self._armed.values())
+        """Whether it is slow or full, takes nothing, or something is to go wrong."""
+        is_closed = self.bytes_max is not None or self.is_read_only
+        return self.is_slow or is_closed or any(self._armed.values())
 
     def disarm(self) -> None:
         """What was to go wrong does not."""
@@ -103,7 +106,7 @@ class SimDisk(CommandDisk):
 
     def mend(self) -> None:
         """It works from now on, and there is room."""
-        self.is_slow, self.bytes_max = False, None
+        self.is_slow, self.is_read_only, self.bytes_max = False, False, None
         self.disarm()
 
     def latency_us(self) -> int:
@@ -172,6 +175,7 @@ class SimDisk(CommandDisk):
         if found is None or offset >= len(found.data) or not found.is_durable_at(offset):
             raise LookupError(f"byte {offset} of {file} is not on the disk")
         found.flip(offset, self._entropy.randrange(8))
+        self.is_rotten = True
 
     def fork(self, entropy: random.Random) -> SimDisk:
         """Another disk with what is on this one, its faults apart; what happens to one of them

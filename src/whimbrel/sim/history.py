@@ -160,6 +160,7 @@ class History:
     def __init__(self, partition_count: int) -> None:
         self.ledgers: list[Ledger] = []
         """Those that are judged, in the order of their first use."""
+        self._all: list[Ledger] = []
         self.by_partition: list[list[Ledger]] = [[] for _ in range(partition_count)]
         self.destroyed: dict[Ledger, None] = {}
         """Those of which nothing must ever be seen again."""
@@ -169,9 +170,28 @@ class History:
 
     def add(self, ledger: Ledger) -> None:
         """A ledger is begun."""
+        self._all.append(ledger)
         if ledger.is_judged:
             self.ledgers.append(ledger)
             self.by_partition[ledger.partition_id].append(ledger)
+
+    def doubt(self, since_us: int) -> None:
+        """What was acknowledged from then on may be lost with everybody, where that is promised to
+        be all: from now on it is as if its clients had never heard.
+        """
+        for ledger in self._all:
+            late = [
+                change
+                for change in ledger.changes
+                if change.outcome is Outcome.OK and change.completed_us >= since_us
+            ]
+            if not late:
+                continue
+            for change in late:
+                change.outcome = Outcome.UNKNOWN
+            ledger.unknown += late
+            known = [change for change in ledger.changes if change.outcome is Outcome.OK]
+            ledger.acked = max(known, key=lambda change: change.number, default=None)
 
     def book(self, change: Operation) -> None:
         """A change has ended."""

@@ -168,6 +168,8 @@ class Host:
         self.address_links = AddressLinks(self)
         self.clients: dict[int, ClientConnection] = {}
         self.exit_status: int | None = None
+        self.exit_reason = ""
+        """With the status: what the process has said at its end."""
         self.works = DiskWorks(self, world.scheduler, partial(world.entropy.of, f"disk-{name}"))
         self.stimulus: Stimulus | None = None
         """What the engine is handling right now; rules ask for it."""
@@ -651,7 +653,7 @@ class Host:
         world = self.world
         words = f"{output.exit_status} {output.reason}"
         world.trace.mark(world.now_us, self.name, "stopped", words, output.cause)
-        self.exit_status = output.exit_status
+        self.exit_status, self.exit_reason = output.exit_status, output.reason
         self.end("left" if output.exit_status == 0 else "gave up", keep_sent=True)
         world.break_links_to(self, notice=True)
 

@@ -13,7 +13,7 @@ import msgspec
 from whimbrel.core.settings import ComparisonBounds, CoreSettings
 from whimbrel.sim.entropy import Entropy, coin, log_uniform, pick
 from whimbrel.sim.network import NetworkProfile
-from whimbrel.sim.persisted import draw_persistence
+from whimbrel.sim.persisted import ALWAYS, draw_persistence
 from whimbrel.sim.structures.configured import MAPS_ONLY, configured
 from whimbrel.structures.map.settings import MapSettings
 
@@ -241,7 +241,7 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
         register_keys=pick(generator, (1, 3, 10, 40)),
         value_bytes_max=pick(generator, (8, 8, 200, 2_000)) if extreme else 100,
         weights=_draw_weights(generator, later),
-        kinds=() if coin(entropy.of("plan-kinds"), ALL_KINDS_SHARE) else MAPS_ONLY,
+        kinds=_draw_kinds(entropy, settings),
         fault_gap_us=gaps,
         encoded=coin(generator, 0.5),
         flush_delay_us=pick(generator, (0, 0, 50, 500)) if extreme else 0,
@@ -252,6 +252,14 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
         harm_us=profile.harm_us,
         rounds=profile.rounds,
     )
+
+
+def _draw_kinds(entropy: Entropy, settings: CoreSettings) -> tuple[str, ...]:
+    """Maps alone, or all; of what may be lost with everybody only ledgers of keys can be told."""
+    is_all = coin(entropy.of("plan-kinds"), ALL_KINDS_SHARE)
+    persistence = settings.persistence
+    loses = persistence.enabled and persistence.fsync != ALWAYS
+    return MAPS_ONLY if loses or not is_all else ()
 
 
 def _draw_weights(generator: random.Random, later: random.Random) -> dict[str, int]:

@@ -341,7 +341,10 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "disks",
             "members keep files; machines, and all of them at once, lose their power and return",
-            ("outage", "dragging", "full", "unsynced", "crash", "silent", "leave", "join"),
+            (
+                *("outage", "shutdown", "dragging", "full", "closed", "unsynced", "destroy"),
+                *("crash", "silent", "leave", "join"),
+            ),
             members=(2, 3, 3, 4, 5),
             partitions=(1, 3, 7, 7, 31),
             backups=(0, 1, 1, 1, 2),

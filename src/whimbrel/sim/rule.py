@@ -44,8 +44,11 @@ class Rule:
     def ended(self, host: Host, reason: str) -> None:
         """A process is gone; its engine too."""
 
-    def outage(self) -> None:
-        """E: everybody is about to die at once."""
+    def outage(self, power: bool) -> None:
+        """E: everybody is about to die at once, by a loss of power or by kills."""
+
+    def rotten(self, host: Host, file: str) -> None:
+        """E: a bit of a file that a member is to come back with has changed."""
 
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E: a member is about to handle one of ``messages``."""

@@ -104,11 +104,13 @@ class World:
         """Longest span in which a stale primary still took writes beside the new one (P3)."""
         self.last_fault_us = 0
         self.is_dark = False
-        """Whether everybody was killed at once and nobody serves again yet: what was acknowledged
-        is on disks."""
+        """Whether everybody was killed or has left at once and nobody serves again yet: what was
+        acknowledged is on disks."""
         self.era = 0
-        """How often everybody was killed at once: what nobody but the dead knew may be said again.
-        """
+        """Rises when everybody is killed and when somebody serves again: what nobody but the dead
+        knew may be said again."""
+        self.branches = 0
+        """How often a recovery went on without somebody: what only that one knew may come anew."""
         self.calm_since_us: int | None = None
         """Since when the cluster has been safe and nothing has changed; None when it is not."""
         self._connections = 0
@@ -240,13 +242,14 @@ class World:
             without: Somebody who is not meant to stay.
         """
         hosts = [host for host in self._data_hosts() if host is not without]
-        return list(dict.fromkeys(map(self._place, hosts)))
+        return list(dict.fromkeys(map(self.place_for, hosts)))
 
     def places_of(self, hosts: list[Host]) -> int:
         """How many replicas of one partition these hosts may hold together."""
-        return len(dict.fromkeys(map(self._place, hosts)))
+        return len(dict.fromkeys(map(self.place_for, hosts)))
 
-    def _place(self, host: Host) -> str:
+    def place_for(self, host: Host) -> str:
+        """Of what may hold one replica of a partition: the member's, or its machine's name."""
         by_machine = self.plan.settings.member_group != "member"
         return host.machine if by_machine else host.name
 
@@ -258,7 +261,7 @@ class World:
         if self.is_dark:
             return
         by_machine = self.plan.settings.member_group != "member"
-        self.budget.lose(self.now_us, self._place(host), once=by_machine)
+        self.budget.lose(self.now_us, self.place_for(host), once=by_machine)
 
     def data_is_promised(self) -> bool:
         """Whether the harm so far is within what the configuration promises to survive."""
@@ -392,15 +395,27 @@ class World:
 
         Nothing is booked: with files no copy is lost by it (``faults.budget``).
         """
-        self.tell("outage")
+        self.tell("outage", power)
         self.is_dark = True
         self.era += 1
         for host in self.up_hosts():
             host.crash(silent=power)
 
+    def shut_down(self) -> None:
+        """Every member leaves at once: what they have goes to their disks.
+
+        Until all have asked, who asked first may be taken out of rows: there are fewer copies then.
+        """
+        self.is_dark = True
+        self.budget.shrunk(self.now_us, ())
+        for host in self.up_hosts():
+            host.leave()
+
     def served(self) -> None:
         """A member is in a cluster that runs."""
-        self.is_dark = False
+        if self.is_dark:
+            self.is_dark = False
+            self.era += 1
 
     def lose_by_crash(self, host: Host, *, silent: bool = False) -> None:
         """A member dies ungracefully, and the budget hears of it."""

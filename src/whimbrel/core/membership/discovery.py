@@ -38,6 +38,9 @@ that member's own first probe reaches us in between."""
 HEARD_ADDRESSES_MAX = 64
 """Addresses learned from probers, beyond the configured ones."""
 STALE_DATA_KEY = "persistence.auto_remove_stale_data"
+LATE_NOTICE_US = 2_000_000
+"""A probe may be found to have reached nobody so long after it was sent: a machine that was without
+power gives no answer, and a shell tries for a second. Who was heard of since is there."""
 CLAIMANTS_MAX = 64
 """Claimants we told that we have no list yet; the oldest are forgotten."""
 
@@ -86,7 +89,7 @@ class Discovery:
         """Of our start: what follows from it ends with the list that we are on."""
         self._target: MemberInfo | None = None
         self._heard_us: dict[Address, int] = {}
-        """When a seeking member was last heard of at an address."""
+        """When a seeker or a member was last heard of at an address."""
         self._clear_rounds = 0
         self._probes = 0
         self._probes_excused = 0
@@ -255,6 +258,8 @@ class Discovery:
         if answer.cluster_name != self._ctx.settings.cluster_name:
             self._see_foreigner(address, answer.cluster_name)
         elif answer.master is not None:
+            if address in self._sights:
+                self._heard_us[address] = self._ctx.now_us
             me = self._ctx.me
             if answer.master.id == me.id or answer.master.address == me.address:
                 # A process before us, on our address; the cluster is about to notice its end.
@@ -270,9 +275,10 @@ class Discovery:
 
     def on_unreachable(self, address: Address) -> None:
         """Nobody listens there, or did when the probe was sent: lately hearing it weighs more."""
-        since_us = self._ctx.now_us - self._ctx.settings.call_timeout_us
-        is_fresh = address in self._heard_us and self._heard_us[address] >= since_us
-        if address in self._sights and not is_fresh:
+        span_us = max(self._ctx.settings.call_timeout_us, LATE_NOTICE_US)
+        if address in self._heard_us and self._heard_us[address] >= self._ctx.now_us - span_us:
+            return
+        if address in self._sights:
             self._sights[address] = Sight.UNREACHABLE
         if self._target is not None and self._target.address == address:
             self._target = None

@@ -48,6 +48,13 @@ class Leaving:
         """At the master: of each leaver's last request."""
         self._calls: dict[MemberId, int] = {}
         """At the master: number of each leaver's last request."""
+        self._aware: dict[MemberId, None] = {}
+        """At the master: leavers whose last request showed that they know that all leave."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether we leave and, by the master's last word, all other data members do, too."""
+        return self.is_wanted and self._is_end
 
     # -- leaver ---------------------------------------------------------------------------
 
@@ -101,11 +108,15 @@ class Leaving:
 
     def _on_permission(self, call: int, is_end: bool) -> None:
         """Stay a moment longer; go if this answers what was asked after that moment."""
+        is_news = is_end and not self._is_end
         self._is_end = is_end
         if call:
             if call == self._last_call:
                 self._finish()
-        elif not self._last_call and not self._ctx.is_armed(GRACE_TIMER):
+        elif self._last_call:
+            if is_news and self._keeps_files:
+                self._ask()
+        elif not self._ctx.is_armed(GRACE_TIMER):
             partition_count = self._ctx.settings.partition_count
             self._ctx.arm(GRACE_TIMER, GRACE_US + GRACE_PER_PARTITION_US * partition_count)
 
@@ -120,7 +131,7 @@ class Leaving:
         ctx.resume(self._cause)
         self._asked = self._membership.taken_master
         ctx.arm(LEAVE_TIMER, ctx.settings.leave_retry_us)
-        request = LeaveRequested(ctx.id, self._last_call)
+        request = LeaveRequested(ctx.id, self._last_call, self._is_end)
         if ctx.is_master:
             self.on_request(ctx.id, request)
         elif self._asked is not None and self._asked != ctx.id:
@@ -145,6 +156,9 @@ class Leaving:
             return
         self._calls = {item: call for item, call in self._calls.items() if ctx.is_member(item)}
         self._calls[member] = request.call
+        self._aware = {item: None for item in self._aware if ctx.is_member(item) and item != member}
+        if request.is_end:
+            self._aware[member] = None
         self._causes = {item: self._causes.get(item, ctx.cause) for item in self._calls}
         membership.parting.pop(member, None)
         if info.lite:
@@ -160,7 +174,9 @@ class Leaving:
         """The member is in no row: let it go. Ignored unless we are master and it is a member.
 
         When all data members leave they take the data with them. Not so while a joiner waits
-        that can have it: the permission then waits for the list with it, and for its copies.
+        that can have it: the permission then waits for the list with it, and for its copies. Where
+        files are kept the first one goes when all know it: whoever sees another's end before then
+        would write down that it is alone.
         """
         membership, ctx = self._membership, self._ctx
         if not membership.rules_over(member):
@@ -170,9 +186,18 @@ class Leaving:
             return
         ctx.resume(self._causes.get(member, ctx.cause))
         call = self._calls.get(member, 0)
+        if is_end and self._keeps_files and not self._all_aware():
+            call = 0
         if member != ctx.id:
             if call:
                 membership.parting[member] = None
             ctx.send(member, LeaveAllowed(member, call, is_end))
         elif self.is_wanted:
             self._on_permission(call, is_end)
+
+    @property
+    def _keeps_files(self) -> bool:
+        return self._ctx.settings.persistence.enabled
+
+    def _all_aware(self) -> bool:
+        return all(info.id in self._aware for info in self._ctx.data_members())

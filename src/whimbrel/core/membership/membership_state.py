@@ -85,6 +85,9 @@ class MembershipState:
         self.on_left: Callable[[], None] = lambda: None
         self.on_end_told: Callable[[MemberId], None] = lambda _member: None
         """Told of a member that has said what ends with it, while all leave; it is still listed."""
+        self.on_end_seen: Callable[[], None] = lambda: None
+        """Told before a list without somebody is installed, while all leave: it is gone with its
+        data, though its goodbye may be slower than the news of its end."""
         self.discarded: Callable[[bool], tuple[LostStructure, ...]] = lambda _is_end: ()
         """Gives what ends with us; told whether all data members leave."""
         self.on_stopping: Callable[[], None] = lambda: None

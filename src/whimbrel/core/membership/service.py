@@ -37,7 +37,7 @@ from whimbrel.core.membership.pending_joiners import PendingJoiners
 from whimbrel.core.membership.role_change import ROLE_TIMER, RoleChanges, Then
 from whimbrel.core.membership.split_brain import told_of
 from whimbrel.core.messages import Message
-from whimbrel.core.model import ClusterState, MemberList
+from whimbrel.core.model import ClusterState, MemberList, members_left
 
 Handlers = dict[type[Message], Callable[[MemberId, Address, Any], None]]
 """Who takes a message, given its sender and where it listens; each its own type."""
@@ -244,6 +244,8 @@ class Membership(MembershipState):
         is_first = self.phase is MemberPhase.SEEKING
         if is_first:
             self.ctx.disarm(DISCOVERY_TIMER)
+        if self.leave.is_end and members_left(self.ctx.members, new):
+            self.on_end_seen()
         self.states.before_list(new)
         if new.master == self.ctx.id:
             self.demotions.before_list(new.members)

@@ -152,6 +152,8 @@ class LeaveRequested(MembershipMessage, frozen=True):
     member: MemberId
     call: int = 0
     """Not 0 when it goes as soon as this very request is answered; nobody is admitted before."""
+    is_end: bool = False
+    """Whether it has been told that all data members leave."""
 
 
 class LeaveAllowed(MembershipMessage, frozen=True):

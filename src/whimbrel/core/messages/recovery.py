@@ -12,7 +12,10 @@ from whimbrel.core.model import MemberList, Numbering, RecoveryWord
 
 
 class FilesTold(msgspec.Struct, frozen=True, array_like=True):
-    """What cluster a member's files are of, as they were when it began."""
+    """What cluster a member's files are of, as they were when it began.
+
+    Of a member that had left gracefully only the list, with which it left.
+    """
 
     list: MemberList
     image: TableImage

@@ -17,6 +17,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.effects import DiskWork
 from whimbrel.core.ids import Namespace, PartitionId, ReplicaIndex
 from whimbrel.core.messages import DiskTold
+from whimbrel.core.model import MemberList
 from whimbrel.core.persistence.commands import (
     Answer,
     Command,
@@ -69,6 +70,7 @@ class Persistence:
         is_enabled: Whether this member keeps files at all.
         found: What its files were of when it began; None when there were none, when it had left
             with nothing behind, and once they are set aside.
+        left: The member list with which it had left so; None unless it had.
         bytes_total: What the present load reads, 0 before it is known.
         bytes_loaded: How much of that is read.
         log: The log that is written to, None before the cluster runs.
@@ -83,6 +85,7 @@ class Persistence:
         self._settings = ctx.settings.persistence
         self.is_enabled = self._settings.enabled
         self.found: ClusterFile | None = None
+        self.left: MemberList | None = None
         self.bytes_total = self.bytes_loaded = 0
         self.log: DiskLog | None = None
         self.stop: Callable[[str], None] = lambda _reason: None
@@ -101,7 +104,7 @@ class Persistence:
         """What lay there then of segments that are kept for a backup."""
         self._aside: list[Callable[[], None]] = []
         """Who waits until the files are set aside."""
-        self._is_broken = self._has_left = False
+        self._is_broken = self._is_closed = self._has_left = False
 
     # -- works ----------------------------------------------------------------------------
 
@@ -189,7 +192,9 @@ class Persistence:
         elif found.member != ours:
             what = f"member {found.member}; member.json says {ours}"
         else:
-            if found.members.members and not found.has_left:
+            if found.has_left:
+                self.left = found.members
+            elif found.members.members:
                 self.found = found
             then()
             return
@@ -302,6 +307,14 @@ class Persistence:
         else:
             self.log.when_durable(then)
 
+    def when_kept(self, then: Callable[[], None]) -> None:
+        """As ``when_durable``, for what the next start has to know.
+
+        Once the files are closed because all leave nothing more of that is kept.
+        """
+        if not self._is_closed:
+            self.when_durable(then)
+
     def try_again(self) -> None:
         """See ``FragmentDisk``."""
         if self.log is not None:
@@ -361,6 +374,7 @@ class Persistence:
         """
         if self.log is not None and not self._is_broken:
             self.end()
+            self._is_closed = True
             self._plane.outgoing.disk_changed(
                 "all members are leaving, nothing is written any more"
             )

@@ -27,6 +27,8 @@ class Finding(NamedTuple):
     member: MemberId
     members: MemberList
     rows: Rows
+    is_lite: bool = False
+    """It has no data, whatever it knows of rows."""
 
 
 class Choice(NamedTuple):
@@ -43,6 +45,11 @@ class _Group(NamedTuple):
 
     findings: tuple[Finding, ...]
     rows: Rows
+
+    @property
+    def size(self) -> int:
+        """Members that may have data."""
+        return sum(not one.is_lite for one in self.findings)
 
     @property
     def rank(self) -> tuple[int, tuple[int, int, MemberId]]:
@@ -62,14 +69,15 @@ def choose(policy: RecoveryPolicy, findings: Sequence[Finding]) -> Choice:
     ``FULL_RECOVERY_ONLY`` leaves nobody out. ``PARTIAL_RECOVERY_MOST_RECENT`` takes the group with
     the greatest sum of versions, and whoever is newer than it somewhere;
     ``PARTIAL_RECOVERY_MOST_COMPLETE`` the largest group, of equal ones the one with the greater
-    sum (PIM-37 to PIM-40).
+    sum (PIM-37 to PIM-40). Lite members alone are no group: what they know nobody there has.
     """
     if policy == "FULL_RECOVERY_ONLY":
         return _choice(findings)
     groups = _groups_of(findings)
+    groups = [group for group in groups if group.size] or groups
     if policy == "PARTIAL_RECOVERY_MOST_COMPLETE":
-        return _choice(max(groups, key=lambda one: (len(one.findings), one.rank)).findings)
-    best = max(groups, key=lambda one: (one.rank[0], len(one.findings), one.rank))
+        return _choice(max(groups, key=lambda one: (one.size, one.rank)).findings)
+    best = max(groups, key=lambda one: (one.rank[0], one.size, one.rank))
     newer = [one for one in groups if one is best or _is_newer_somewhere(one.rows, best.rows)]
     return _choice([finding for group in newer for finding in group.findings])
 

@@ -194,12 +194,12 @@ class Gathering:
         """
         ctx, recovery, policy = self._ctx, self._recovery, self._settings.recovery_policy
         counting = {one: teller for one, teller in self._tellers.items() if teller.counts}
+        lite = {info.id for info in ctx.members.members if info.lite}
         if policy == "FULL_RECOVERY_ONLY":
             expected = {info.id for info in recovery.expected}
-            lite = {info.id for info in ctx.members.members if info.lite}
             counting = {k: v for k, v in counting.items() if k in expected or k in lite}
         findings = [
-            Finding(one, teller.files.list, teller.rows)
+            Finding(one, teller.files.list, teller.rows, one in lite)
             for one, teller in counting.items()
             if teller.files is not None
         ]
@@ -290,9 +290,17 @@ class Gathering:
             for one in self._ctx.members.ids()
         )
 
-    def numbering(self, chosen: Collection[MemberId]) -> Numbering | None:
-        """The latest decision on numbers that the files of the chosen know."""
-        known = [one.numbering for one in self._files_of(chosen) if one.numbering is not None]
+    def numbering(self) -> Numbering | None:
+        """The latest decision on numbers that anybody's files know, chosen or not: what was given
+        once is not given again.
+        """
+        ours = self._ctx.members.cluster_id
+        told = [teller.files for teller in self._tellers.values() if teller.files is not None]
+        known = [
+            one.numbering
+            for one in told
+            if one.numbering is not None and one.list.cluster_id == ours
+        ]
         return max(known, key=lambda one: (one.decision, one.free), default=None)
 
     def _files_of(self, chosen: Collection[MemberId]) -> list[FilesTold]:

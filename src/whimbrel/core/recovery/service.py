@@ -81,6 +81,9 @@ class ClusterRecovery:
         """
         self._ctx, self._settings = ctx, ctx.settings.persistence
         self._membership, self._migrations, self._registry = membership, migrations, registry
+        self.on_over: Callable[[], None] = lambda: None
+        """Told when the cluster runs again: what there is is known to all from here on, so replicas
+        can be compared."""
         self._files: FilesHost | None = None
         self._begun_us: int | None = None
         """When we first were in a recovery."""
@@ -181,14 +184,23 @@ class ClusterRecovery:
         )
 
     def _files_told(self) -> m.FilesTold | None:
-        """What our files are of, unless it is noted, or was sent a moment ago."""
+        """What our files are of, unless it is noted, or was sent a moment ago.
+
+        Who left gracefully has nothing to bring, but may know a newer list than who stayed and
+        died before it had put that down: whoever came with it has to be waited for.
+        """
         ctx, found, master = self._ctx, self._found, self._master_process()
-        if found is None or master is None or self._noted_by == master:
+        left = None if self._files is None else self._files.left
+        if left is not None and left.cluster_id != ctx.members.cluster_id:
+            left = None
+        if (found is None and left is None) or master is None or self._noted_by == master:
             return None
         since_us = ctx.now_us - ctx.settings.call_timeout_us
         if self._told_us is not None and self._told_us[0] == master and self._told_us[1] > since_us:
             return None
         self._told_us = master, ctx.now_us
+        if found is None:
+            return None if left is None else m.FilesTold(left, table_of(1, ()).image(()), ())
         table = table_of(ctx.settings.partition_count, found.rows)
         table.take_losses(found.losses)
         return m.FilesTold(found.members, table.image(), found.registry, found.numbering)
@@ -330,6 +342,8 @@ class ClusterRecovery:
             files.set_aside(files.began)
         elif files is not None:
             files.began()
+        if before is not None:
+            self.on_over()
 
     def _fail(self, reason: str) -> None:
         """The recovery is given up: end; whatever lies on the disk stays as it is."""
@@ -437,7 +451,7 @@ class ClusterRecovery:
         recovery = members.recovery
         if recovery is None:
             return
-        self._membership.numbers.resume(gathering.numbering(chosen))
+        self._membership.numbers.resume(gathering.numbering())
         without = tuple(info for info in recovery.expected if info.id not in chosen)
         away = () if recovery.state.join_allowed else without
         known = {info.id for info in away}

@@ -22,6 +22,7 @@ INVARIANTS_US = 2_000_000
 
 
 DISK_NOTES = ("disk_refuses", "disk_failed", "stopped")
+DAMAGE_NOTES = ("recovery.damaged", "files_damaged", "disk_failed", "stopped")
 """What is explained by a disk that is full, or whose sync fails."""
 
 
@@ -119,6 +120,8 @@ class QuietNotes(Rule):
         if note.kind == "stopped" and self._may_not_return(host):
             return
         if note.kind in DISK_NOTES and (host.disk.is_ill or host.is_condemned):
+            return
+        if note.kind in DAMAGE_NOTES and host.disk.is_rotten:
             return
         if note.level == "error" and not note.kind.startswith("partition"):
             fields = ", ".join(f"{name}={value}" for name, value in note.fields.items())

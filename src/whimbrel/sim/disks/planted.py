@@ -9,7 +9,7 @@ from whimbrel.core.ids import PartitionId, ReplicaIndex
 from whimbrel.core.persistence.commands import Command, Failure
 from whimbrel.core.persistence.format import RecordKind
 from whimbrel.core.persistence.images import ImageDone
-from whimbrel.core.persistence.log import DiskLog
+from whimbrel.core.persistence.log import SYNC_TIMER, DiskLog
 from whimbrel.core.stimuli import DiskFailed
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, nothing, replace
@@ -156,6 +156,50 @@ def recovery_without_all(engine: Engine) -> None:
     replace(recovery, "_follow_master", follow_impatient)
 
 
+def interval_without_syncs(engine: Engine) -> None:
+    """The interval is over, and nothing is synced."""
+
+    def plant(log: DiskLog) -> None:
+        on_timer = log.on_timer
+
+        def on_timer_but_one(key: str) -> None:
+            if key != SYNC_TIMER:
+                on_timer(key)
+
+        replace(log, "on_timer", on_timer_but_one)
+
+    _in_log(engine, plant)
+
+
+def refused_counts(engine: Engine) -> None:
+    """What a full or closed disk has refused is taken for written."""
+
+    def plant(log: DiskLog) -> None:
+        failed = log._failed
+
+        def go_on(problem: DiskFailed) -> None:
+            if problem.failure.may_pass:
+                log._done()
+            else:
+                failed(problem)
+
+        replace(log, "_failed", go_on)
+
+    _in_log(engine, plant)
+
+
+def damage_ends_the_log(engine: Engine) -> None:
+    """A damaged file is taken for one that nobody has written to."""
+    persistence = engine.member.persistence
+    persistence.on_damaged = lambda _sentence: persistence.on_loaded()
+
+
+def goodbye_does_not_close_files(engine: Engine) -> None:
+    """All leave at once, and the last ones write down what is left of the cluster then."""
+    replace(engine.member.persistence, "end_with_all", nothing)
+    engine.member.membership.on_end_seen = nothing
+
+
 LOSS = ("D1", "D4", "D6", "D7", "D13")
 """One of them is the first to see that data are not where they are said to be."""
 
@@ -174,5 +218,9 @@ BUGS: tuple[Bug, ...] = (
     _bug(dropped_not_written, "S7"),
     _bug(stale_files_are_loaded, "D9", "X1", "X2"),
     _bug(recovery_without_all, "M7", *LOSS),
+    _bug(interval_without_syncs, "S1"),
+    _bug(refused_counts, "S1", "S7", "X2", *LOSS),
+    _bug(damage_ends_the_log, "S4", *LOSS),
+    _bug(goodbye_does_not_close_files, *LOSS),
     _bug(image_counts_before_durable, "S7", "S1", "X2", *LOSS, first=6),
 )

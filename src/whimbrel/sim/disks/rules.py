@@ -1,10 +1,11 @@
-"""Rules S1 and S7: what lies on a member's disk is what the member holds."""
+"""Rules S1, S4 and S7: what lies on a member's disk is what the member holds."""
 
 from __future__ import annotations
 
 import random
 from typing import ClassVar
 
+from whimbrel.core.effects import Note
 from whimbrel.core.ids import Namespace, PartitionId
 from whimbrel.core.persistence.commands import DiskProblem
 from whimbrel.core.persistence.format import LOG_FOLDER, DamageError
@@ -12,9 +13,10 @@ from whimbrel.core.persistence.loading import Loading
 from whimbrel.core.persistence.log import DiskLog
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.sim.disk import SimDisk
+from whimbrel.sim.disks.doubt import MayBeLost, unwritten_us
 from whimbrel.sim.history import ABSENT, Operation, Outcome, Reply
 from whimbrel.sim.host import Host
-from whimbrel.sim.persisted import cluster_file
+from whimbrel.sim.persisted import ALWAYS, INTERVAL, OFF, cluster_file
 from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.structures.kinds import content_of
 from whimbrel.sim.world import World
@@ -31,6 +33,9 @@ LEFT_OUT = "a member comes back whose files do not count"
 CAME_BACK = "a cluster comes back from its files"
 REFUSED = "a disk is full, or takes nothing"
 FAILED = "a sync fails"
+DAMAGED = "a damaged file is told"
+DAMAGE_NOTES = ("recovery.damaged", "files_damaged", "disk_failed")
+IMAGES = "log/images"
 
 ONE_WRITE_IN = 5
 """So many acknowledged writes are counted for each that is looked for on disks."""
@@ -40,39 +45,46 @@ Fragments = dict[Key, Fragment]
 
 
 class AnsweredAfterSync(Rule):
-    """S1 (0017; H): as R4, on the disks.
+    """S1 (0017; H): as R4, on the disks, once it is promised to be there.
 
-    In a calm window, and of one write in some: whoever holds it is deprived of its power, and what
-    is left on its disk is loaded.
+    In a calm window, and of one write in some: whoever holds it is killed, or deprived of its power
+    where the mode outlives that, and what is left on its disk is loaded.
     """
 
     rule = "S1"
-    sentence = "what is acknowledged outlives a loss of power where it was promised to be"
+    sentence = "what is acknowledged outlives what its mode of syncing promises to outlive"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._writes = 0
 
     def operation(self, operation: Operation, reply: Reply) -> None:
-        """H: at the moment the client hears."""
-        world, ledger = self.world, operation.ledger
+        """H: at the moment the client hears, or when the disk is to have it at last."""
+        persistence = self.world.plan.settings.persistence
         if (
-            world.plan.settings.persistence.fsync != "always"
-            or not world.plan.settings.persistence.enabled
+            not persistence.enabled
             or operation.outcome is not Outcome.OK
             or operation.is_read
             or operation.effect == ABSENT
-            or ledger.unknown
-            or not ledger.is_judged
-            or not world.is_calm_since(operation.invoked_us)
+            or not operation.ledger.is_judged
+            or not self.world.is_calm_since(operation.invoked_us)
         ):
             return
         self._writes += 1
-        if self._writes % ONE_WRITE_IN == 0:
+        if self._writes % ONE_WRITE_IN:
+            return
+        if persistence.fsync == ALWAYS:
             self._look(operation)
+        else:
+            late_us = unwritten_us(self.world.plan, power=persistence.fsync == INTERVAL)
+            self.world.scheduler.after(late_us, self._look, operation)
 
     def _look(self, operation: Operation) -> None:
         world, ledger = self.world, operation.ledger
+        is_alone = ledger.acked is operation and not ledger.is_open
+        is_meant = is_alone or world.plan.settings.persistence.fsync == ALWAYS
+        if ledger.unknown or not is_meant or not world.is_calm_since(operation.invoked_us):
+            return
         needed = 1 + min(world.plan.backup_count, len(world.places()) - 1)
         key = ledger.partition_id, ledger.namespace
         keepers: list[str] = []
@@ -80,7 +92,10 @@ class AnsweredAfterSync(Rule):
             if not ledger.keeps(host.store_at(*key), operation):
                 continue
             disk = host.disk.fork(random.Random(world.now_us))
-            disk.crash()
+            if world.plan.settings.persistence.fsync == OFF:
+                disk.kill()
+            else:
+                disk.crash()
             try:
                 fragment = load_all(disk, host, key).get(key)
             except (DamageError, DiskProblem) as problem:
@@ -92,6 +107,41 @@ class AnsweredAfterSync(Rule):
             names = ", ".join(keepers) or "nobody"
             where = f"p{ledger.partition_id} is on the disks of {names}"
             self.fail(f"{operation!r} of {where}, {needed} are needed")
+
+
+class DamageIsTold(Rule):
+    """S4 (0017; E): whoever comes back to a damaged file says so and names it, or has no use for
+    any of its files.
+
+    A segment of images may have none that counts.
+    """
+
+    rule = "S4"
+    sentence = "a damaged file is told by its name, and never begun with"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._rotten: dict[Host, str] = {}
+        """File by the place where it lies."""
+
+    def rotten(self, host: Host, file: str) -> None:
+        """E."""
+        self._rotten[host] = file
+
+    def note(self, host: Host, note: Note) -> None:
+        """E: told, or set aside unread; or back in the cluster without a word."""
+        file = self._rotten.get(host)
+        if file is None:
+            return
+        if note.kind in DAMAGE_NOTES and file in str(note.fields.get("reason")):
+            self.world.sometimes(DAMAGED)
+            del self._rotten[host]
+        elif note.kind == "files_set_aside":
+            del self._rotten[host]
+        elif note.kind == "recovery.over":
+            del self._rotten[host]
+            if not file.startswith(IMAGES):
+                self.fail(f"{file} is, and nobody has said so", host.name)
 
 
 class DiskIsMemory(Rule):
@@ -202,7 +252,7 @@ class DiskSightings(Sightings):
 
     situations = (
         *(ALL_DIED, DIED_LOADING, DIED_MIGRATING, DIED_JOINING, DIED_LEAVING),
-        *(SET_ASIDE, LEFT_OUT, CAME_BACK, REFUSED, FAILED),
+        *(SET_ASIDE, LEFT_OUT, CAME_BACK, REFUSED, FAILED, DAMAGED),
     )
     notes: ClassVar = {
         "files_set_aside": SET_ASIDE,
@@ -212,7 +262,7 @@ class DiskSightings(Sightings):
         "disk_failed": FAILED,
     }
 
-    def outage(self) -> None:
+    def outage(self, power: bool) -> None:
         """E: before anybody is dead."""
         self.saw(ALL_DIED)
         hosts = self.world.up_hosts()
@@ -226,4 +276,10 @@ class DiskSightings(Sightings):
             self.saw(DIED_LEAVING)
 
 
-RULES: tuple[type[Rule], ...] = (AnsweredAfterSync, DiskIsMemory, DiskSightings)
+RULES: tuple[type[Rule], ...] = (
+    AnsweredAfterSync,
+    DiskIsMemory,
+    DamageIsTold,
+    MayBeLost,
+    DiskSightings,
+)

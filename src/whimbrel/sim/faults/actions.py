@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 
 from whimbrel.core.model import CLUSTER_VERSION
@@ -9,6 +11,7 @@ from whimbrel.sim.disk import Fault
 from whimbrel.sim.faults.event import FaultEvent
 from whimbrel.sim.faults.nemesis import Action, Nemesis
 from whimbrel.sim.host import Host
+from whimbrel.sim.persisted import rot_somewhere
 from whimbrel.sim.safety.words import unsafe_because
 
 FOR_EVER_US = 1 << 62
@@ -149,6 +152,20 @@ def outage(nemesis: Nemesis, event: FaultEvent) -> None:
     nemesis.world.lose_all(power=event.value == 1)
 
 
+def shutdown(nemesis: Nemesis, event: FaultEvent) -> None:
+    """Everybody is asked to leave at one moment."""
+    nemesis.world.shut_down()
+
+
+def rot(nemesis: Nemesis, event: FaultEvent) -> None:
+    """A bit on the disk of a place changes while nobody runs there; the number draws which."""
+    host = nemesis.world.host_named(event.names[0])
+    file = "" if host.is_up else rot_somewhere(host.disk, random.Random(event.value))
+    if file:
+        nemesis.supervisor.rotten(host)
+        nemesis.world.tell("rotten", host, file)
+
+
 def drag(nemesis: Nemesis, event: FaultEvent) -> None:
     """The disk of a place takes up to half a second for each work, until ``mend``."""
     nemesis.world.host_named(event.names[0]).disk.is_slow = True
@@ -158,6 +175,11 @@ def fill(nemesis: Nemesis, event: FaultEvent) -> None:
     """The disk of a place has room for so many bytes more, until ``mend``."""
     disk = nemesis.world.host_named(event.names[0]).disk
     disk.bytes_max = disk.used_bytes + event.value
+
+
+def close(nemesis: Nemesis, event: FaultEvent) -> None:
+    """The disk of a place can be read only, until ``mend``."""
+    nemesis.world.host_named(event.names[0]).disk.is_read_only = True
 
 
 def unsync(nemesis: Nemesis, event: FaultEvent) -> None:
@@ -291,8 +313,11 @@ ACTIONS: dict[str, Action] = {
     "double": double,
     "ambush": ambush,
     "outage": outage,
+    "shutdown": shutdown,
+    "rot": rot,
     "drag": drag,
     "fill": fill,
+    "close": close,
     "unsync": unsync,
     "mend": mend,
     "salvo": salvo,

@@ -155,6 +155,8 @@ class Nemesis:
             return
         if verb == "leave" and not self.may_leave(self.world.host_named(names[0])):
             return
+        if verb == "start" and self.supervisor.is_stopping:
+            return
         if verb == "crash" and not self.may_lose(self.world.host_named(names[0])):
             return
         self.do(verb, *names)

@@ -244,14 +244,17 @@ class LeavesWithNothing(Rule):
 
 
 class NumbersOnce(Rule):
-    """M7 (promise table; E): also in both parts of a split, and after they have met again."""
+    """M7 (promise table; E): also in both parts of a split, and after they have met again.
+
+    Not if by a partial policy a cluster goes on from the files of some: the others may know more.
+    """
 
     rule = "M7"
     sentence = "no two processes have one number in the life of a cluster"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._owners: dict[tuple[str, int], tuple[MemberId, int]] = {}
+        self._owners: dict[tuple[str, int, int], tuple[MemberId, int]] = {}
 
     def note(self, host: Host, note: Note) -> None:
         """E."""
@@ -259,7 +262,8 @@ class NumbersOnce(Rule):
             return
         ctx = host.member.ctx
         number = host.member.membership.numbers.number
-        owner = self._owners.setdefault((ctx.members.cluster_id, number), (ctx.id, ctx.started_us))
+        key = ctx.members.cluster_id, self.world.branches, number
+        owner = self._owners.setdefault(key, (ctx.id, ctx.started_us))
         if owner != (ctx.id, ctx.started_us):
             self.fail(f"{number} is that of {self.world.name_of(owner[0])}", host.name)
 

@@ -67,6 +67,8 @@ class Linearizable(Rule):
         if seen is None or not isinstance(operation, MapRead) or not operation.ledger.is_judged:
             return
         ledger, floor = operation.ledger, operation.floor
+        if floor is not None and floor.outcome is not Outcome.OK:
+            return  # lost with everybody since, or not; nobody had promised that it would not be
         since_us = operation.invoked_us if floor is None else floor.invoked_us
         calm = self.world.is_calm_since(since_us)
         if (calm or self.world.reads_are_fresh()) and not self._is_allowed(ledger, floor, seen):
