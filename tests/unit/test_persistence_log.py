@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ from whimbrel.core.persistence.metadata import (
 )
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.errors import OverloadedError
-from whimbrel.sim.disk import Fault
+from whimbrel.sim.disk import Fault, SimDisk
 from whimbrel.structures.map.locks import LOCK
 from whimbrel.structures.map.store import MapStore
 
@@ -290,6 +291,36 @@ def test_a_fragment_that_is_given_up_is_not_found_again() -> None:
     assert rig.content() == {}
 
 
+def test_what_went_with_a_row_is_there_until_the_row_is_noted() -> None:
+    """The new primary's disk may be lost with it, and then these data are all there are (D1).
+    Method: a loss of power behind each command; whoever has the old row has the data.
+    """
+    rig = Rig()
+    rig.begin()
+    rig.put(b"0", b"1")
+    rig.carry_on()
+    before = rig.files.describe
+    assert before is not None
+
+    def describe(log: LogFiles, has_left: bool) -> ClusterFile:
+        said = before(log, has_left)
+        rows = tuple(RowState(row.partition_id, LATER, row.row) for row in said.rows)
+        return msgspec.structs.replace(said, rows=rows)
+
+    rig.plane.holdings.discard(rig.plane.partitions[0], MAP)
+    rig.files.describe = describe
+    disk, commands = rig.disk.fork(random.Random(1)), list[Command]()
+    for _ in range(40):
+        rig.turn()
+        while rig.works:
+            commands += rig.works[0].commands
+            rig.work()
+        if not rig.fire():
+            break
+    seen = [found_on(rig, disk, commands[:end]) for end in range(len(commands) + 1)]
+    assert seen[0] == (False, 1) and seen[-1] == (True, 0) and (False, 0) not in seen
+
+
 def copy_of(rig: Rig, entries: int) -> Fragment:
     """A fragment that nobody holds, with entries in it, as a transfer fills it."""
     fragment = rig.plane.holdings.make(PartitionId(0), MAP)
@@ -347,6 +378,26 @@ def test_a_staged_copy_is_durable_with_the_word_that_it_is_held() -> None:
     assert found.counters()[0] == 40 and found.base_lineage == 77
 
 
+def found_on(rig: Rig, disk: SimDisk, commands: Sequence[Command]) -> tuple[bool, int]:
+    """After these commands and a loss of power: has it the later row, and how many entries?"""
+    lost = disk.fork(random.Random(len(commands)))
+    lost.execute(tuple(commands))
+    lost.crash()
+    size = {one.file: one.size for one in lost.list_folder("")}[CLUSTER_FILE]
+    (data,) = lost.execute((Read(CLUSTER_FILE, 0, size),))
+    assert isinstance(data, bytes)
+    found = decode_cluster_file(data)
+    loading = Loading(
+        found.log,
+        lost.list_folder("log"),
+        lambda pid, _namespace: pid == 0,
+        lambda pid, namespace, state: rig.plane.holdings.make_as(pid, namespace, (1, 0), 0),
+    )
+    while not loading.is_done:
+        loading.take(lost.execute(loading.next_commands()))
+    return found.rows[0].version == LATER, sum(len(one.store) for one in loading.fragments)
+
+
 @pytest.mark.parametrize("segment_bytes", [300, 1_000_000])
 def test_a_row_is_not_on_the_disk_before_the_copy_that_came_with_it(segment_bytes: int) -> None:
     """Whose row is newest is the primary after a recovery: it must have what it was given. Method:
@@ -374,29 +425,11 @@ def test_a_row_is_not_on_the_disk_before_the_copy_that_came_with_it(segment_byte
     rig.files.note_cluster()
     rig.put(b"2", b"behind it")
     disk, commands = rig.disk.fork(random.Random(1)), list[Command]()
-    seen = []
     rig.turn()
     while rig.works:
         commands += rig.works[0].commands
         rig.work()
-    for end in range(len(commands) + 1):
-        lost = disk.fork(random.Random(end))
-        lost.execute(commands[:end])
-        lost.crash()
-        size = {one.file: one.size for one in lost.list_folder("")}[CLUSTER_FILE]
-        (data,) = lost.execute((Read(CLUSTER_FILE, 0, size),))
-        assert isinstance(data, bytes)
-        found = decode_cluster_file(data)
-        loading = Loading(
-            found.log,
-            lost.list_folder("log"),
-            lambda pid, _namespace: pid == 0,
-            lambda pid, namespace, state: rig.plane.holdings.make_as(pid, namespace, (1, 0), 0),
-        )
-        while not loading.is_done:
-            loading.take(lost.execute(loading.next_commands()))
-        has_row = found.rows[0].version == LATER
-        seen.append((has_row, sum(len(one.store) for one in loading.fragments)))
+    seen = [found_on(rig, disk, commands[:end]) for end in range(len(commands) + 1)]
     assert seen[-1] == (True, 40) and (False, 0) in seen and (True, 0) not in seen
 
 

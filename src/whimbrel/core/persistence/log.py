@@ -159,6 +159,9 @@ class DiskLog:
         """What the log has of fragments that it was loaded from and that nobody has held yet."""
         self._lost: dict[int, Held] = {}
         """The same, by prefix, of what it holds and nobody does."""
+        self._dropping: dict[int, FragmentLog] = {}
+        """By prefix, what is held no longer since the last note: until the cluster file has said
+        where its data are now, those here may be all there are."""
         self._named: dict[int, None] = {}
         """Structures whose names stand in the segment of the open block."""
         self.parts: list[bytes] = []
@@ -233,6 +236,9 @@ class DiskLog:
     def hold(self, fragment: Fragment, fsync: str) -> None:
         """A fragment is held from now on: all that is in it, and each change, belongs on disk."""
         log = self._follow(fragment, fsync)
+        before = self._dropping.pop(log.prefix, None)
+        if before is not None:
+            self._dropped(before)
         image = self.images.adopt(fragment)
         loaded = self._loaded.pop(fragment, None)
         if loaded is not None:
@@ -276,17 +282,23 @@ class DiskLog:
         return number
 
     def drop(self, fragment: Fragment) -> None:
-        """A fragment is held no longer."""
+        """A fragment is held no longer; the log says so behind the note of why."""
         log = self._logs.pop(fragment, None)
         if log is None:
             return
         fragment.log = None
         self._marked.pop(fragment, None)
         self.is_marked = bool(self._marked)
+        self.segments.drop_image(self.images.give_up(fragment))
+        if log.floor:
+            self._dropping[log.prefix] = log
+        else:  # the disk never had all of it
+            self._dropped(log)
+        self.note_cluster()
+
+    def _dropped(self, log: FragmentLog) -> None:
         self._control(log, RecordKind.DROPPED, 0)
         self.segments.drop_image(log.image)
-        self.segments.drop_image(self.images.give_up(fragment))
-        self._go_soon()
 
     def stage(self, fragment: Fragment, chunk: bytes, *, is_last: bool) -> None:
         """A fragment that may be held later has got this chunk, which goes to the disk at once."""
@@ -540,12 +552,16 @@ class DiskLog:
     def _note(self, commands: list[Command]) -> None:
         """Replace the cluster file, behind all that is written.
 
-        Who has a row has the data: a row that came with a copy must not outlive it.
+        Who has a row has the data: a row that came with a copy must not outlive it, and what went
+        with a row is dropped with the next work.
         """
         self._sync(commands)
         self._must_note = False
         self._noted_us = self._ctx.now_us
         self._name_segments(commands, with_news=True)
+        for log in self._dropping.values():
+            self._dropped(log)
+        self._dropping.clear()
 
     def _name_segments(self, commands: list[Command], *, with_news: bool = False) -> None:
         """Have the cluster file name all segments.
@@ -627,7 +643,8 @@ class DiskLog:
 
     def _floor(self) -> int:
         """The first block of changes that anybody needs."""
-        floors = [log.floor for log in self._logs.values() if log.floor]
+        logs = (*self._logs.values(), *self._dropping.values())
+        floors = [log.floor for log in logs if log.floor]
         return min(floors, default=self.next_block)
 
     def _compact(self) -> None:
