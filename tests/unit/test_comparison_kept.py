@@ -12,6 +12,7 @@ import pytest
 from tests.unit.replication_net import SECOND, SETTINGS, M, Net, map_of, migration, value
 from tests.unit.test_comparison import (
     LEAF_ENTRIES,
+    ROOT_BYTES,
     SMALL_STEPS,
     change,
     store_of,
@@ -112,10 +113,10 @@ def test_versions_are_believed_only_where_they_count() -> None:
     """A dirty fragment, another lineage, another life of the map, a map without backups."""
     net = two()
     keep_at(net, "c").is_dirty = True
-    assert migrate(net)[0] == CHILDREN * SUM_BYTES
+    assert migrate(net)[0] == ROOT_BYTES
     net = two()
     keep_at(net, "c").lineage += 1
-    assert migrate(net)[0] == CHILDREN * SUM_BYTES
+    assert migrate(net)[0] == ROOT_BYTES
     net = Net("abc", SETTINGS)
     net.set_row(0, "a", 4)
     for number in range(400):

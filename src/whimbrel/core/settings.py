@@ -151,8 +151,9 @@ class ComparisonBounds(msgspec.Struct, frozen=True):
     """A fragment of so many entries is copied whole: sums of 32 nodes are no cheaper, ..."""
     few_bytes: int = 16_384
     """... unless it has more bytes than this."""
-    leaf_entries: int = 4
-    """So many entries there are in a leaf of a tree, about, or fewer."""
+    leaf_entries: int = 1
+    """So many entries there are in a leaf of a tree, about, or fewer: what differs is sent with
+    those that share its leaf."""
     work_max: int = 3_000
     """Entries that are hashed, or taken from a base, in one step; a large one counts as more."""
 

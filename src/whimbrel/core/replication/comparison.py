@@ -36,8 +36,9 @@ LEVEL_BITS: Final = 5
 """Levels of a binary tree that travel in one message: 32 children of each node that differs."""
 CHILDREN: Final = 1 << LEVEL_BITS
 SUM_BYTES: Final = 8
-SUMS_PER_BYTE: Final = 8 * SUM_BYTES
-"""Bytes of sums that one byte of an answer is about."""
+MASK_BYTES: Final = CHILDREN >> 3
+"""One bit for each child of a node, the lowest of a byte first."""
+COUNT_BYTES: Final = 4
 SUM_MASK: Final = (1 << 64) - 1
 BITS_MAX: Final = 3 * LEVEL_BITS
 """32,768 leaves: a tree takes 256 KiB while it is needed, and its lowest level as much on the wire
@@ -210,13 +211,49 @@ def child_sums(sums: array[int], bits: int, depth: int, nodes: Nodes) -> array[i
 
 
 def encode_sums(sums: array[int]) -> bytes:
-    """As they travel: little-endian."""
-    return _in_order(sums).tobytes()
+    """As they travel, little-endian: how many nodes, which children of each have entries, and the
+    sums of those. Most leaves of a tree that tells entries apart are empty.
+    """
+    masks = bytearray(len(sums) >> 3)
+    for place, one in enumerate(sums):
+        if one:
+            masks[place >> 3] |= 1 << (place & 7)
+    told = _in_order(array("Q", filter(None, sums)))
+    count = len(sums) // CHILDREN
+    return count.to_bytes(COUNT_BYTES, "little") + masks + told.tobytes()
 
 
-def decode_sums(data: bytes) -> array[int]:
-    """The sums that a member has sent, a whole number of them."""
-    return _in_order(array("Q", data))
+def nothing_differs(data: bytes) -> bytes:
+    """The answer to these sums that no child differs.
+
+    Raises:
+        SerializationError: They are cut.
+    """
+    size = int.from_bytes(data[:COUNT_BYTES], "little") * MASK_BYTES
+    if len(data) < COUNT_BYTES + size:
+        raise SerializationError("the sums of a comparison are cut")
+    return bytes(size)
+
+
+def decode_sums(data: bytes, nodes: int) -> array[int]:
+    """The sums of the children of so many nodes, as a member has sent them.
+
+    Raises:
+        SerializationError: They are of another number of nodes, or cut.
+    """
+    start = COUNT_BYTES + nodes * MASK_BYTES
+    masks = data[COUNT_BYTES:start]
+    present = int.from_bytes(masks, "little").bit_count()
+    if (
+        int.from_bytes(data[:COUNT_BYTES], "little") != nodes
+        or len(data) != start + present * SUM_BYTES
+    ):
+        raise SerializationError("a comparison has sums of other nodes than were asked about")
+    told = iter(_in_order(array("Q", data[start:])))
+    return array(
+        "Q",
+        [next(told) if mask >> bit & 1 else 0 for mask in masks for bit in range(8)],
+    )
 
 
 def _in_order(sums: array[int]) -> array[int]:
@@ -242,7 +279,7 @@ def children_of(nodes: Nodes, differing: bytes) -> list[int]:
     Raises:
         SerializationError: There is not one bit for each child.
     """
-    size = CHILDREN >> 3
+    size = MASK_BYTES
     if len(differing) != len(nodes) * size:
         raise SerializationError("a comparison was answered for other nodes than were asked about")
     found = []
@@ -357,7 +394,7 @@ class Answering:
         self.differing = b""
         self._filled = filled
         self._descent = _Descent(bits)
-        self._told = b""
+        self._told: array[int] | None = None
         self._summing: Summing | None = None
         self._filling: Filling | None = None
         if bits:
@@ -373,7 +410,7 @@ class Answering:
     @property
     def sums_told(self) -> int:
         """How many sums wait for their answer."""
-        return len(self._told) // SUM_BYTES
+        return 0 if self._told is None else len(self._told)
 
     @property
     def work_left(self) -> int:
@@ -386,9 +423,9 @@ class Answering:
         Raises:
             SerializationError: They are not so many.
         """
-        if len(sums) != len(self._descent.nodes) * CHILDREN * SUM_BYTES or self.is_decided:
-            raise SerializationError(f"{self.copy.namespace} is compared by sums of other nodes")
-        self._told = sums
+        if self.is_decided:
+            raise SerializationError(f"{self.copy.namespace} is compared already")
+        self._told = decode_sums(sums, len(self._descent.nodes))
 
     def compare(self, work_max: int) -> int:
         """A piece of our tree, and the answer once that is made; how much work is left."""
@@ -397,11 +434,11 @@ class Answering:
             return work_max
         if not summing.is_over:
             work_max = summing.step(work_max)
-        if summing.is_over and self._told:
+        if summing.is_over and self._told is not None:
             descent = self._descent
             own = child_sums(summing.sums, descent.bits, descent.depth, descent.nodes)
-            self.differing = differing_bits(own, decode_sums(self._told))
-            self._told = b""
+            self.differing = differing_bits(own, self._told)
+            self._told = None
             leaves = descent.go_down(self.differing)
             if leaves is not None:
                 self._fill(leaves)

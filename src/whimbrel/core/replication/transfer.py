@@ -33,7 +33,6 @@ from whimbrel.core.ports import Export
 from whimbrel.core.replication.comparison import (
     COPY_FIGURES,
     NO_LEAVES,
-    SUMS_PER_BYTE,
     Answering,
     Asking,
     Way,
@@ -41,6 +40,7 @@ from whimbrel.core.replication.comparison import (
     comparison_of,
     is_same,
     is_worthwhile,
+    nothing_differs,
 )
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.holdings import Holdings
@@ -478,7 +478,7 @@ class Shadows:
         if answering is not None:
             answering.told(sums)
         elif self._is_destroyed(fragment):
-            self._differing[namespace] = bytes(len(sums) // SUMS_PER_BYTE)
+            self._differing[namespace] = nothing_differs(sums)
         else:
             raise SerializationError(f"no comparison of {namespace} is under way")
 
