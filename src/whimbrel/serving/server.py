@@ -404,18 +404,23 @@ class Server(Hub):
         incoming, outgoing = self.dataplane.incoming, self.dataplane.outgoing
         if outgoing.completed:
             self._take_completed()
-        if self._wakes.pending:
-            self.waits.wake()
-        if self._happened or self.listeners.has_news:
-            self._take_events()
+        if self._wakes.pending or self._happened or self.listeners.has_news:
+            self._take_news()
         grid, views = self.grid, self.views
-        if grid.fresh or grid.for_shell or (views.table_dirty and views.listeners):
-            grid.flush()
-            views.flush()
-        if incoming.notifications:
-            self._take_notifications()
+        if (
+            grid.fresh
+            or grid.for_shell
+            or incoming.notifications
+            or (views.table_dirty and views.listeners)
+        ):
+            self._tell_of_grid()
         if self.dirty:
-            self._flush_origins()
+            dirty, self.dirty = self.dirty, []
+            for origin in dirty:
+                if origin.out:
+                    self.flush_origin(origin)
+                else:
+                    origin.dirty = False
         if outgoing.has_backups:
             for member, payload in outgoing.take_backups():
                 self.outputs.append(ToPeer(member, BULK, BACKUPS, payload))
@@ -432,13 +437,19 @@ class Server(Hub):
                 self.outputs.append(ToPeer(member, BULK, ACKS, payload))
         disk.flush()
 
-    def _flush_origins(self) -> None:
-        dirty, self.dirty = self.dirty, []
-        for origin in dirty:
-            if origin.out:
-                self.flush_origin(origin)
-            else:
-                origin.dirty = False
+    def _take_news(self) -> None:
+        """Go on with calls that waited; tell listeners what has happened."""
+        if self._wakes.pending:
+            self.waits.wake()
+        if self._happened or self.listeners.has_news:
+            self._take_events()
+
+    def _tell_of_grid(self) -> None:
+        """Tell clients and the shell of members and the table, and what replication noticed."""
+        self.grid.flush()
+        self.views.flush()
+        if self.dataplane.incoming.notifications:
+            self._take_notifications()
 
     def _release_ack(self, member: MemberId, payload: bytes, is_kept: bool) -> None:
         """Send an acknowledgement; one of what the disk did not take says so."""
