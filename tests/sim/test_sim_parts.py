@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from whimbrel.core.effects import LinkUnwanted, LinkWanted
@@ -177,6 +178,25 @@ def test_who_leaves_must_not_take_the_last_sound_copy_along() -> None:
     two.shrunk(2, ["m1"])
     three.shrunk(2, ["m2"])
     assert (two.overdrawn, three.overdrawn) == (True, False)
+
+
+def test_a_leave_is_booked_before_the_member_acts() -> None:
+    """Goal: what the master gives up in the very step is judged by the smaller promise (found by
+    seed 1500175 of swarm: of two places one was silent, the other was asked to leave). Method: two
+    members of which one is lost; the other looks at the budget when it is asked.
+    """
+    plan = msgspec.structs.replace(draw_plan(Entropy(1), profile_named("calm")), members=2)
+    run = Run(plan, Entropy(1))
+    budget = run.world.budget
+    assert run._start()
+    assert run._rest("start")
+    leaver = run.world.hosts[1]
+    budget.safe_point(2)
+    budget.lose(run.world.now_us, run.world.hosts[0].name)
+    seen: list[bool] = []
+    leaver.leave = lambda: seen.append(budget.overdrawn)  # type: ignore[method-assign]
+    run.nemesis.perform(FaultEvent(run.world.now_us, "leave", (leaver.name,)))
+    assert seen == [True]
 
 
 def test_values_say_where_they_come_from() -> None:

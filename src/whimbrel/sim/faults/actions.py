@@ -66,9 +66,9 @@ def leave(nemesis: Nemesis, event: FaultEvent) -> None:
     """The member is asked to leave gracefully."""
     world = nemesis.world
     host = world.host_named(event.names[0])
+    if host.is_up and not host.lite:  # first: the master may act on it in this very step
+        world.budget.shrunk(world.now_us, world.places(without=host))
     host.leave()
-    if not host.lite:
-        world.budget.shrunk(world.now_us, world.places())
 
 
 def state(nemesis: Nemesis, event: FaultEvent) -> None:

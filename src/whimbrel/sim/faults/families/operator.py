@@ -35,9 +35,11 @@ def stable(nemesis: Nemesis) -> None:
     Mostly all are back for a while before the state ends, so that it shows where rows have gone.
     """
     random, state = nemesis.random, ClusterState.STABLE_CLUSTER
+    running = [host for host in nemesis.running() if nemesis.is_quiet(host)]
+    if not running:
+        return
     nemesis.do("state", state.value)
     span_us = log_uniform(random, 4_000_000, 20_000_000)
-    running = [host for host in nemesis.running() if nemesis.is_quiet(host)]
     chosen = random.sample(running, min(len(running) - 1, pick(random, (1, 1, 2, 2, 3))))
     for host in chosen:
         way = "crash" if coin(random, 0.7) else "leave"
