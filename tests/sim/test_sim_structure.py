@@ -52,7 +52,7 @@ M2 OneMaster quiet view
 M3 PatientMaster became_master received row started view
 M4 FreshIdentity view
 M5 NoFalseExpulsion expelled
-M7 NumbersOnce note
+M7 NumbersOnce note started view
 O1 StateObeyed operation planned row sample view
 O2 StableRestored note sample view
 P1 RisingVersions row started

@@ -176,9 +176,9 @@ def test_a_large_plan_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     net = grown("ab", settings=settings)
     planned: list[int] = [0]
 
-    def counted(current: Row, target: Row) -> Sequence[Step]:
+    def counted(current: Row, target: Row, fewest: int) -> Sequence[Step]:
         planned[-1] += 1
-        return plan_row(current, target)
+        return plan_row(current, target, fewest)
 
     monkeypatch.setattr(control_loop, "plan_row", counted)
     net.after_step = lambda _node: planned.append(0)

@@ -19,10 +19,6 @@ SITUATIONS: tuple[str, ...] = tuple(
 OUT_OF_REACH: dict[str, str] = {
     "migration STEP_DOWN": "no target of the assignment needs one (a property test shows it)",
     "a cycle is dropped": "the assignment makes none (P10 checks it); a property test drops them",
-    "torn tail": "members keep no files",
-    "fsync failure": "members keep no files",
-    "recovery interrupted": "members keep no files",
-    "disk full": "members keep no files",
 }
 """Of the list, what no run can meet, and why."""
 

@@ -20,6 +20,7 @@ from whimbrel.core.persistence.commands import (
     DiskProblem,
     Failure,
     FileSize,
+    Remove,
     RemoveFolder,
     Replace,
 )
@@ -136,12 +137,11 @@ class SimDisk(CommandDisk):
             case Replace():
                 part = command.data[: self._entropy.randint(0, len(command.data))]
                 fresh = command.file + NEW_SUFFIX
-                self.remove(fresh)
-                self.append(fresh, (part,))
+                self.execute((Remove(fresh), Append(fresh, (part,))))
             case RemoveFolder():
                 for name in [name for name in self._files if is_within(name, command.folder)]:
                     if coin(self._entropy, 0.5):
-                        self.remove(name)
+                        self.execute((Remove(name),))
 
     def kill(self) -> None:
         """The process dies. Nobody remembers which syncs have failed; all the rest is there."""

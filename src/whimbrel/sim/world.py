@@ -109,8 +109,6 @@ class World:
         self.era = 0
         """Rises when everybody is killed and when somebody serves again: what nobody but the dead
         knew may be said again."""
-        self.branches = 0
-        """How often a recovery went on without somebody: what only that one knew may come anew."""
         self.calm_since_us: int | None = None
         """Since when the cluster has been safe and nothing has changed; None when it is not."""
         self._connections = 0

@@ -141,11 +141,10 @@ class DiskLog:
             encode_cluster: Gives the cluster file that names these files; told whether it is to
                 have what has changed since the one before.
             submit: Has commands carried out; ``done`` or ``failed`` is told of each.
-            files: The segments there are; of an empty log only the id, which no log of this member
-                had before.
+            files: The segments there are; an empty log has an id that no log here had before.
             loading: What read them.
-            strays: Files of segments that lie there and are none of these. A death left them; they
-                are removed, and their names are not used again.
+            strays: Files of other segments that a death left there; they are removed, and their
+                names are not used again.
         """
         self._ctx, self._settings = ctx, settings
         self._encode_cluster, self._submit = encode_cluster, submit
@@ -160,8 +159,7 @@ class DiskLog:
         self._lost: dict[int, Held] = {}
         """The same, by prefix, of what it holds and nobody does."""
         self._dropping: dict[int, FragmentLog] = {}
-        """By prefix, what is held no longer since the last note: until the cluster file has said
-        where its data are now, those here may be all there are."""
+        """By prefix, what is held no longer: until the next note these may be all the data."""
         self._named: dict[int, None] = {}
         """Structures whose names stand in the segment of the open block."""
         self.parts: list[bytes] = []
@@ -184,8 +182,7 @@ class DiskLog:
         self.retired = Retired(files.log_id, settings.segment_bytes)
         self._opening: list[Command] = []
         """Makes the file of the segment that the open block belongs into."""
-        self._strays: list[Command] = []
-        """What is to be done with files that are not needed here any more."""
+        self._strays: list[Command] = []  # for files that are not needed here any more
         self._is_due = self._must_sync = self._must_note = self._must_shrink = False
         self._is_timed = self._was_behind = False
         self._noted_us = ctx.now_us - CLUSTER_PAUSE_US

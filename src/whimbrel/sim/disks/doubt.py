@@ -121,5 +121,4 @@ class MayBeLost(Sightings):
 
     def _lose(self, host: Host) -> None:
         self.saw(GONE_ON)
-        self.world.branches += 1
         self.world.budget.lose(self.world.now_us, self.world.place_for(host), once=True)

@@ -6,9 +6,13 @@ from typing import ClassVar
 
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import MemberId, PartitionId, Row
+from whimbrel.core.membership.numbers import BLOCK_NUMBERS, STOCK_BLOCKS
 from whimbrel.core.messages import StateAnswered
-from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.model import MemberInfo, MemberList, Numbering
+from whimbrel.core.persistence.format import DamageError
+from whimbrel.core.persistence.metadata import ClusterFile
 from whimbrel.sim.host import Host
+from whimbrel.sim.persisted import cluster_file
 from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.world import World
 
@@ -246,7 +250,10 @@ class LeavesWithNothing(Rule):
 class NumbersOnce(Rule):
     """M7 (promise table; E): also in both parts of a split, and after they have met again.
 
-    Not if by a partial policy a cluster goes on from the files of some: the others may know more.
+    A cluster that comes back from its files goes on beyond all that those who are here know of,
+    and beyond what one more decision may have given. Who is not here, because a policy goes on
+    without it or because the disks of the others were full when it came, may know of further
+    ones: what was given by those may be given again, and nothing else.
     """
 
     rule = "M7"
@@ -254,18 +261,60 @@ class NumbersOnce(Rule):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._owners: dict[tuple[str, int, int], tuple[MemberId, int]] = {}
+        self._owners: dict[tuple[str, int], tuple[MemberId, int]] = {}
+        """By cluster and number."""
+        self._files: dict[Host, ClusterFile] = {}
+        """What lay there when the process began."""
+        self._newest: dict[str, MemberList] = {}
+        """By cluster, of the lists that somebody had in force."""
+
+    def view(self, host: Host, old: MemberList, new: MemberList) -> None:
+        """T."""
+        newest = self._newest.get(new.cluster_id)
+        if new.recovery is None and (newest is None or newest.version < new.version):
+            self._newest[new.cluster_id] = new
+
+    def started(self, host: Host) -> None:
+        """Look what its files are of."""
+        self._files.pop(host, None)
+        if self.world.plan.settings.persistence.enabled:
+            try:
+                found = cluster_file(host.disk)
+            except DamageError:
+                return
+            if found is not None:
+                self._files[host] = found
 
     def note(self, host: Host, note: Note) -> None:
         """E."""
+        if note.kind == "recovery.loaded":
+            self._go_on_with(host)
         if note.kind != "member_numbered":
             return
         ctx = host.member.ctx
         number = host.member.membership.numbers.number
-        key = ctx.members.cluster_id, self.world.branches, number
-        owner = self._owners.setdefault(key, (ctx.id, ctx.started_us))
+        owner = self._owners.setdefault((ctx.members.cluster_id, number), (ctx.id, ctx.started_us))
         if owner != (ctx.id, ctx.started_us):
             self.fail(f"{number} is that of {self.world.name_of(owner[0])}", host.name)
+
+    def _go_on_with(self, master: Host) -> None:
+        """What is beyond the knowledge of those who are here, if somebody is not, is free again."""
+        members = master.member.ctx.members
+        cluster, recovery = members.cluster_id, members.recovery
+        told: dict[MemberId, Numbering] = {}
+        for host, found in self._files.items():
+            is_here = host.is_up and members.get(host.info.id) is not None
+            if is_here and found.numbering is not None and found.members.cluster_id == cluster:
+                told[host.info.id] = found.numbering
+        newest = self._newest.pop(cluster, members)
+        if recovery is None or all(one.lite or one.id in told for one in newest.members):
+            return
+        known = max(told.values(), key=lambda one: (one.decision, one.free), default=None)
+        beyond = 0 if known is None else STOCK_BLOCKS + len(known.voters)
+        free = 0 if known is None else known.free + BLOCK_NUMBERS * beyond
+        self._owners = {
+            key: owner for key, owner in self._owners.items() if key[0] != cluster or key[1] < free
+        }
 
 
 class MembershipSightings(Sightings):

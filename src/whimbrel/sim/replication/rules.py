@@ -25,6 +25,8 @@ PRUNED_US = 10_000_000
 GAP = "a gap of two in backup versions"
 LATE_SYNC = "a sync arrives after its receiver ceased to be a backup"
 SYNC = "a backup is made equal to its primary"
+COMPARED = "a copy begins with a comparison"
+SAME = "a copy is there already, by its versions"
 
 
 class NothingLeaks(Rule):
@@ -239,10 +241,15 @@ class ReplicationSightings(Sightings):
     """Gaps, and how they are made good."""
 
     messages = (TransferSent,)
-    situations = (GAP, LATE_SYNC, SYNC)
+    situations = (GAP, LATE_SYNC, SYNC, COMPARED, SAME)
 
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E."""
+        for part in message.parts:
+            if part.first and part.bits:
+                self.saw(COMPARED)
+            elif part.first and part.is_same:
+                self.saw(SAME)
         if message.purpose is not Purpose.SYNC:
             return
         if message.last:

@@ -59,6 +59,10 @@ class _Decided:
     def rows(self) -> tuple[Row, ...] | None:
         return self._stable.rows
 
+    @property
+    def fewest_backups(self) -> int:
+        return self._stable.fewest_backups
+
 
 def fewest_moves_in_stable(engine: Engine) -> None:
     """In STABLE_CLUSTER rows go where it costs least, as in any other state."""
