@@ -22,7 +22,7 @@ from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.primary_recovery import PrimaryRecovery
 from whimbrel.core.replication.syncs import Syncs
 from whimbrel.core.replication.transfer import FragmentExport, Shadows, refuse_older
-from whimbrel.core.replication.vectors import make_lineage
+from whimbrel.core.replication.vectors import NO_LINEAGE, lineage_version, make_lineage
 from whimbrel.errors import SerializationError
 
 DRAIN_POLLS_MAX = 200
@@ -202,6 +202,8 @@ class Roles:
         if index > 0:
             for fragment in partition.fragments.values():
                 fragment.become_backup(index)
+                if lineage_version(fragment.lineage) > version:
+                    self._forget_lineage(fragment)
         elif partition.is_primary and not was_primary:
             self._take_over(partition, promoted=was > 0 and not installed)
         self._anti_entropy.role_taken(partition)
@@ -213,6 +215,14 @@ class Roles:
             self._release_former(partition, former_backups)
         self._handovers.row_changed(partition)
         self._anti_entropy.start()
+
+    def _forget_lineage(self, fragment: Fragment) -> None:
+        """It counted under a row that no file of a recovery had, so the row's version went back.
+
+        Whoever counts now does so under a lower version, and would be taken for somebody of before.
+        """
+        fragment.lineage = fragment.base_lineage = NO_LINEAGE
+        self._holdings.doubts.mark_dirty(fragment)
 
     def _install(self, partition: PartitionReplica) -> bool:
         """Bring staged fragments to life when this row is what their migration led to."""

@@ -204,8 +204,8 @@ class DiskIsMemory(Rule):
 
 
 def is_idle(log: DiskLog) -> bool:
-    """Whether nothing is on its way to the disk, or waits for it."""
-    return log.has_begun and not (log._has_news or log.waiting.under_way)
+    """Whether nothing is on its way to the disk, or waits for it or for the note of a row."""
+    return log.has_begun and not (log._has_news or log._dropping or log.waiting.under_way)
 
 
 def load_all(disk: SimDisk, host: Host, only: Key | None = None) -> Fragments:
