@@ -109,6 +109,12 @@ class Rig:
         """Remove a key."""
         return self._write(key, None, namespace)
 
+    def discard_all(self) -> None:
+        """Hold nothing any more, as a member that has handed everything over."""
+        for partition in self.plane.partitions:
+            for namespace in list(partition.fragments):
+                self.plane.holdings.discard(partition, namespace)
+
     def _write(self, key: bytes, value: bytes | None, namespace: Namespace) -> PendingReply:
         partition = self.plane.partitions[key[-1] % PARTITIONS]
         data = b"\x00\x00\x00\x00\x00\x00\x00\x01" + key

@@ -204,6 +204,19 @@ class Net(Cluster[Host]):
         what = message[1] if isinstance(message, tuple) else message
         return 0 if self.drop is not None and self.drop(source.id, target.id, what) else 1
 
+    def drop_first(self, kind: type[Any]) -> list[Any]:
+        """Lose the next message of a kind; it stands in the list then."""
+        dropped: list[Any] = []
+
+        def drop(_sender: MemberId, _target: MemberId, what: object) -> bool:
+            if isinstance(what, kind) and not dropped:
+                dropped.append(what)
+                return True
+            return False
+
+        self.drop = drop
+        return dropped
+
     def cut(self, sender: str, target: str) -> None:
         """The connection from one to the other breaks."""
         self.cut_off([self[sender]], [self[target]])

@@ -413,15 +413,7 @@ def test_a_lost_answer_is_said_again() -> None:
     """Answers are repeated word for word: the sender goes on where it was."""
     net = two()
     lose(net, lambda store: store.put(stored(7), value("lost"), 5))
-    dropped: list[object] = []
-
-    def once(_sender: MemberId, _target: MemberId, what: object) -> bool:
-        if isinstance(what, TransferAnswered) and not dropped:
-            dropped.append(what)
-            return True
-        return False
-
-    net.drop = once
+    dropped = net.drop_first(TransferAnswered)
     net["b"].plane.doubts.mark_dirty(net["b"].fragment(0, "m"))
     net["b"].plane.syncs.ask(net["b"].plane.partitions[0])
     net.pump()

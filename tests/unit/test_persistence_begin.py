@@ -73,9 +73,7 @@ def test_who_has_left_knows_with_which_list() -> None:
     """D1: it has nothing to bring back, and can tell who was there to the end."""
     rig = written()
     rig.begin()
-    for partition in rig.plane.partitions:
-        for namespace in list(partition.fragments):
-            rig.plane.holdings.discard(partition, namespace)
+    rig.discard_all()
     rig.files.end()
     rig.settle()
     rig.die(power=True)

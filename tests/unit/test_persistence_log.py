@@ -291,14 +291,8 @@ def test_a_fragment_that_is_given_up_is_not_found_again() -> None:
     assert rig.content() == {}
 
 
-def test_what_went_with_a_row_is_there_until_the_row_is_noted() -> None:
-    """The new primary's disk may be lost with it, and then these data are all there are (D1).
-    Method: a loss of power behind each command; whoever has the old row has the data.
-    """
-    rig = Rig()
-    rig.begin()
-    rig.put(b"0", b"1")
-    rig.carry_on()
+def say_later_rows(rig: Rig) -> None:
+    """Have the cluster file say from now on that every row is of version LATER."""
     before = rig.files.describe
     assert before is not None
 
@@ -307,8 +301,19 @@ def test_what_went_with_a_row_is_there_until_the_row_is_noted() -> None:
         rows = tuple(RowState(row.partition_id, LATER, row.row) for row in said.rows)
         return msgspec.structs.replace(said, rows=rows)
 
-    rig.plane.holdings.discard(rig.plane.partitions[0], MAP)
     rig.files.describe = describe
+
+
+def test_what_went_with_a_row_is_there_until_the_row_is_noted() -> None:
+    """The new primary's disk may be lost with it, and then these data are all there are (D1).
+    Method: a loss of power behind each command; whoever has the old row has the data.
+    """
+    rig = Rig()
+    rig.begin()
+    rig.put(b"0", b"1")
+    rig.carry_on()
+    rig.plane.holdings.discard(rig.plane.partitions[0], MAP)
+    say_later_rows(rig)
     disk, commands = rig.disk.fork(random.Random(1)), list[Command]()
     for _ in range(40):
         rig.turn()
@@ -412,16 +417,8 @@ def test_a_row_is_not_on_the_disk_before_the_copy_that_came_with_it(segment_byte
     while not is_last:
         chunk, _, is_last = fragment.store.export(cursor, 4_000)
         rig.files.stage(fragment, chunk, is_last=is_last)
-    before = rig.files.describe
-    assert before is not None
-
-    def describe(log: LogFiles, has_left: bool) -> ClusterFile:
-        said = before(log, has_left)
-        rows = tuple(RowState(row.partition_id, LATER, row.row) for row in said.rows)
-        return msgspec.structs.replace(said, rows=rows)
-
     assert rig.plane.holdings.hold(rig.plane.partitions[0], fragment)
-    rig.files.describe = describe
+    say_later_rows(rig)
     rig.files.note_cluster()
     rig.put(b"2", b"behind it")
     disk, commands = rig.disk.fork(random.Random(1)), list[Command]()
@@ -486,9 +483,7 @@ def test_a_member_that_left_with_nothing_has_no_files() -> None:
     rig.begin()
     rig.put(b"a", b"1")
     rig.settle()
-    for partition in rig.plane.partitions:
-        for namespace in list(partition.fragments):
-            rig.plane.holdings.discard(partition, namespace)
+    rig.discard_all()
     rig.files.end()
     rig.settle()
     rig.die(power=True)

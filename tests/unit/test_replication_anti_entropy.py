@@ -215,15 +215,7 @@ def test_operations_between_request_and_answer_are_kept() -> None:
     """What comes after the vector was taken but before the first piece is in the end result."""
     net = settled()
     lose(net, "m")
-    stopped: list[TransferSent] = []
-
-    def stop_first(sender: MemberId, target: MemberId, what: object) -> bool:
-        if isinstance(what, TransferSent) and not stopped:
-            stopped.append(what)
-            return True
-        return False
-
-    net.drop = stop_first
+    stopped = net.drop_first(TransferSent)
     net.advance(6 * SECOND)
     assert stopped
     net.put("m", 77, "overtakes the first piece")

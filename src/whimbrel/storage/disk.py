@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -99,7 +99,7 @@ class Disk(CommandDisk):
         with told(file):
             self._make_folders(file)
             try:
-                self._write_new(file, fresh, data)
+                self._write_new(file, fresh, (data,))
                 os.rename(fresh, self._path(file))
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -179,18 +179,8 @@ class Disk(CommandDisk):
         self._sync_names(to)
 
     def _copy_bytes(self, file: str, to: str, fresh: str) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with open(self._path(file), "rb", buffering=0) as source:
-            descriptor = os.open(fresh, flags, FILE_MODE)
-            try:
-                while piece := source.read(COPY_BYTES):
-                    write_all(descriptor, (piece,))
-                try:
-                    os.fsync(descriptor)
-                except OSError as problem:
-                    raise self._spoil(to, in_words(to, problem)) from problem
-            finally:
-                os.close(descriptor)
+            self._write_new(to, fresh, iter(lambda: source.read(COPY_BYTES), b""))
 
     def remove_folder(self, folder: str) -> None:
         """Delete all of it, and sync the folder that it stood in."""
@@ -316,11 +306,13 @@ class Disk(CommandDisk):
             failure = Failure.BROKEN
         return CommandFailed(failure, words)
 
-    def _write_new(self, file: str, fresh: str, data: bytes) -> None:
+    def _write_new(self, file: str, fresh: str, pieces: Iterable[bytes]) -> None:
+        """Make the file ``fresh`` of these and sync it; it is about to take the name ``file``."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         descriptor = os.open(fresh, flags, FILE_MODE)
         try:
-            write_all(descriptor, (data,))
+            for piece in pieces:
+                write_all(descriptor, (piece,))
             try:
                 os.fsync(descriptor)
             except OSError as problem:
@@ -351,10 +343,8 @@ class Disk(CommandDisk):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except PermissionError:
-                if folder == OUTSIDE or folder.startswith(
-                    "/"
-                ):  # what we have made we may look into
-                    return
+                if folder == OUTSIDE or folder.startswith("/"):
+                    return  # what we have made we may look into
                 raise
         try:
             os.fsync(descriptor)
