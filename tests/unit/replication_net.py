@@ -107,7 +107,7 @@ class Host(Peer):
         for target, payload in plane.outgoing.take_backups() if plane.outgoing.has_backups else ():
             self.cluster.send(self, target, (take_backups, payload))
         for target, payload in plane.incoming.take_acks() if plane.incoming.owes_acks else ():
-            self.cluster.send(self, target, (DataPlane.apply_acks, payload))
+            self.cluster.send(self, target, (take_acks, payload))
 
     def fragment(self, pid: int, name: str) -> Fragment:
         """The fragment of a map; fails when there is none."""
@@ -128,6 +128,10 @@ class Host(Peer):
 
 def take_backups(plane: DataPlane, sender: MemberId, payload: bytes) -> None:
     plane.incoming.apply_backups(sender, payload)
+
+
+def take_acks(plane: DataPlane, sender: MemberId, payload: bytes) -> None:
+    plane.outgoing.apply_acks(sender, payload)
 
 
 class Net(Cluster[Host]):

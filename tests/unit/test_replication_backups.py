@@ -467,7 +467,7 @@ def test_damaged_frames_are_refused() -> None:
     backup.apply_backups(MemberId("a"), payload)
     assert net["b"].fragment(0, "m").value == 1
     with pytest.raises(ProtocolError):
-        net["a"].plane.apply_acks(MemberId("b"), b"short")
+        net["a"].plane.outgoing.apply_acks(MemberId("b"), b"short")
 
 
 @pytest.mark.parametrize("gap", [0, 1])
@@ -484,7 +484,7 @@ def test_nobody_acknowledges_what_was_never_sent(gap: int) -> None:
     for refusals in range(2):
         head = (outbox.incarnation, outbox.stream, outbox.sequence + 1, gap, refusals)
         with pytest.raises(ProtocolError, match="frame 2 is acknowledged"):
-            plane.apply_acks(backup, ACKS.pack(*head) + REFUSAL.pack(1, 0, 1) * refusals)
+            plane.outgoing.apply_acks(backup, ACKS.pack(*head) + REFUSAL.pack(1, 0, 1) * refusals)
         assert (outbox.acknowledged, outbox.in_flight, reply.remaining) == (0, 1, 1)
         assert not outbox.must_resend and not plane.outgoing.completed
     later = net.put("m", 2, "y")
@@ -634,7 +634,7 @@ def test_an_acknowledgement_with_refusals_that_are_not_there_is_refused() -> Non
     outbox = net["a"].plane.outgoing.outboxes[MemberId("b")]
     head = (outbox.incarnation, outbox.stream, outbox.sequence, 0, 1)
     with pytest.raises(ProtocolError, match="length"):
-        net["a"].plane.apply_acks(MemberId("b"), ACKS.pack(*head))
+        net["a"].plane.outgoing.apply_acks(MemberId("b"), ACKS.pack(*head))
     assert reply.remaining == 1 and outbox.in_flight == 1
 
 
@@ -648,6 +648,8 @@ def test_an_acknowledgement_of_another_stream_is_ignored(incarnation: int, strea
     frame(net)
     outbox = net["a"].plane.outgoing.outboxes[MemberId("b")]
     head = (outbox.incarnation + incarnation, outbox.stream + stream, outbox.sequence)
-    net["a"].plane.apply_acks(MemberId("b"), ACKS.pack(*head, 0, 0))
-    net["a"].plane.apply_acks(MemberId("b"), ACKS.pack(*head, 0, 1) + REFUSAL.pack(1, 0, 1))
+    net["a"].plane.outgoing.apply_acks(MemberId("b"), ACKS.pack(*head, 0, 0))
+    net["a"].plane.outgoing.apply_acks(
+        MemberId("b"), ACKS.pack(*head, 0, 1) + REFUSAL.pack(1, 0, 1)
+    )
     assert reply.remaining == 1 and not reply.failed and outbox.in_flight == 1

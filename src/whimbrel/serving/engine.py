@@ -73,8 +73,10 @@ class Engine:
         self.member = Member(me, settings, kinds, started_us)
         self._ctx = self.member.ctx
         self._registry = self.member.registry
-        self._dataplane = self.member.dataplane
+        self._incoming = self.member.dataplane.incoming
+        self._outgoing = self.member.dataplane.outgoing
         self.server = Server(self.member)
+        self._turn_end = self.server.turn_end
         self.overflowing = self.server.intake.overflowing
         """Clients whose bytes wait in the engine because its replies grew large; while there are
         some, the shell calls ``resume_input`` in its next loop turn."""
@@ -141,9 +143,9 @@ class Engine:
         if self.member.is_expelled:
             return
         if kind == BACKUPS:
-            self._dataplane.incoming.apply_backups(peer, payload)
+            self._incoming.apply_backups(peer, payload)
         elif kind == ACKS:
-            self._dataplane.apply_acks(peer, payload)
+            self._outgoing.apply_acks(peer, payload)
         else:
             self.server.peer_frame(peer, kind, payload)
 
@@ -238,10 +240,10 @@ class Engine:
             self._carry_out_effects()
         if self._registry.completed:
             self.clients.drain_announcements()
-        server.flush()
+        self._turn_end.flush()
         if ctx.effects:
             self._carry_out_effects()
-            server.flush()
+            self._turn_end.flush()
         outputs = server.outputs
         server.outputs = []
         return outputs

@@ -110,7 +110,7 @@ class Hub:
         self.fail(request.origin, request.correlation, code, text)
 
     def flush_origin(self, origin: Origin) -> None:
-        """Turn what an origin has collected into an output."""
+        """Turn what an origin has collected, if anything, into an output."""
         origin.dirty = False
         out = origin.out
         if not out:

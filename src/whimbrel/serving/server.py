@@ -2,21 +2,17 @@
 
 A request of a partition runs here when this member is the primary, waits when the partition
 migrates (``parking``), or goes to the primary (``forwarding``). Replies and events collect in
-their origin's ``out`` and leave once per turn. How bytes become requests is in ``intake``; what
-requests mean is in the ``handlers`` modules; this module knows neither.
+their origin's ``out`` and leave once per turn (``turn_end``). How bytes become requests is in
+``intake``; what requests mean is in the ``handlers`` modules; this module knows neither.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from functools import partial
 
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.member import Member
-from whimbrel.core.merging.target import MergeWait
 from whimbrel.core.model import MemberList, members_came, members_left
-from whimbrel.core.persistence.log import DiskLog
 from whimbrel.errors import (
     GridError,
     ProtocolError,
@@ -35,28 +31,23 @@ from whimbrel.serving.hub import (
     NOTIFY_GRID,
     NOTIFY_WAIT_OVER,
     NOTIFY_WAKE,
-    SMALL_REPLY_BYTES,
     Hub,
 )
 from whimbrel.serving.intake import Intake
-from whimbrel.serving.listeners import Listeners, StructureEvent
+from whimbrel.serving.listeners import Listeners
 from whimbrel.serving.operations import Operations, RunAnywhere, Scope
-from whimbrel.serving.outputs import BULK, ToPeer
 from whimbrel.serving.parking import ParkingLot
 from whimbrel.serving.presence import Presence
 from whimbrel.serving.scatter import Scatter
 from whimbrel.serving.session import IN_FLIGHT_MAX, Connection, ForwardOrigin, Origin, Request
 from whimbrel.serving.shares import Shares
+from whimbrel.serving.turn_end import TurnEnd
 from whimbrel.serving.views import Views
 from whimbrel.serving.wait_frames import LOST, WOULD_WAIT, code_in, error_in
 from whimbrel.serving.waits import Waits
-from whimbrel.serving.write_group import WriteGroup
 from whimbrel.wire import errors as codes
-from whimbrel.wire.fast_codec import backup_event
 from whimbrel.wire.frames import RawMessage, parse_message
 from whimbrel.wire.links import (
-    ACKS,
-    BACKUPS,
     FORWARD,
     FORWARD_REPLY,
     NOTIFY,
@@ -68,14 +59,6 @@ from whimbrel.wire.protocol_table import message_name
 SWEEP_PER_TICK = 2_000
 """Expired entries of a kind removed in one tick."""
 
-_BACKUP_NOTICE = struct.Struct("<16sq")
-"""Client and correlation id of the call whose backup is done."""
-
-
-def correlation_of(message: bytes) -> int:
-    """The correlation id of an encoded message."""
-    return int.from_bytes(message[10:18], "little", signed=True)
-
 
 class Server(Hub):
     """Request routing of one member, and the parts of its serving layer."""
@@ -83,10 +66,7 @@ class Server(Hub):
     def __init__(self, member: Member) -> None:
         super().__init__(member)
         self._partitions = self.dataplane.partitions
-        self._persistence = member.persistence
-        self._wakes = self.dataplane.wakes
         self._partition_count = len(self._partitions)
-        self._happened = self.dataplane.events.happened
         self.operations = Operations()
         self._in_partition = self.operations.in_partition
         self.admission = Admission(self.ctx, member.kinds.values(), self.operations)
@@ -100,6 +80,7 @@ class Server(Hub):
         self.listeners = Listeners(self, self.scatter)
         self.grid = GridEvents(self, self.listeners)
         self.views = Views(self)
+        self.turn_end = TurnEnd(self, self.waits, self.listeners, self.grid, self.views)
         self.intake = Intake(self, self.views, self.listeners, self.waits, self.dispatch)
         self._newcomers: list[MemberId] = []
         """Members that came in this step; what is sent before their links is lost."""
@@ -305,11 +286,10 @@ class Server(Hub):
             self.waits.on_wake(peer, body)
         elif what == NOTIFY_WAIT_OVER:
             self.waits.on_over(peer, body)
-        elif what == NOTIFY_BACKUPS and len(body) % _BACKUP_NOTICE.size == 0:
-            for client_id, correlation in _BACKUP_NOTICE.iter_unpack(body):
-                self._tell_backup_done(client_id, correlation)
+        elif what == NOTIFY_BACKUPS:
+            self.turn_end.on_backups_done(body)
         else:
-            raise ProtocolError("a notice of unknown kind or length")
+            raise ProtocolError("a notice of unknown kind")
 
     def members_changed(self, old: MemberList, new: MemberList) -> None:
         """The member list changed: tell clients, end calls to those who left."""
@@ -396,130 +376,3 @@ class Server(Hub):
         if partition.is_primary:
             return not partition.migrating
         return self.primary_to_ask(partition_id) is not None
-
-    # -- once per turn --------------------------------------------------------------------
-
-    def flush(self) -> None:
-        """Turn what a step has produced into outputs: replies, events, backups, their answers."""
-        incoming, outgoing = self.dataplane.incoming, self.dataplane.outgoing
-        if outgoing.completed:
-            self._take_completed()
-        if self._wakes.pending or self._happened or self.listeners.has_news:
-            self._take_news()
-        grid, views = self.grid, self.views
-        if (
-            grid.fresh
-            or grid.for_shell
-            or incoming.notifications
-            or (views.table_dirty and views.listeners)
-        ):
-            self._tell_of_grid()
-        if self.dirty:
-            dirty, self.dirty = self.dirty, []
-            for origin in dirty:
-                if origin.out:
-                    self.flush_origin(origin)
-                else:
-                    origin.dirty = False
-        if outgoing.has_backups:
-            for member, payload in outgoing.take_backups():
-                self.outputs.append(ToPeer(member, BULK, BACKUPS, payload))
-        if self._persistence.log is not None:
-            self._flush_to_disk(self._persistence.log)
-        elif incoming.owes_acks:
-            for member, payload in incoming.take_acks():
-                self.outputs.append(ToPeer(member, BULK, ACKS, payload))
-
-    def _flush_to_disk(self, disk: DiskLog) -> None:
-        """Acknowledge what came from primaries and need not be on disk first; let works leave."""
-        for member, payload in self.dataplane.incoming.take_acks():
-            if not disk.hold_back(partial(self._release_ack, member, payload)):
-                self.outputs.append(ToPeer(member, BULK, ACKS, payload))
-        disk.flush()
-
-    def _take_news(self) -> None:
-        """Go on with calls that waited; tell listeners what has happened."""
-        if self._wakes.pending:
-            self.waits.wake()
-        if self._happened or self.listeners.has_news:
-            self._take_events()
-
-    def _tell_of_grid(self) -> None:
-        """Tell clients and the shell of members and the table, and what replication noticed."""
-        self.grid.flush()
-        self.views.flush()
-        if self.dataplane.incoming.notifications:
-            self._take_notifications()
-
-    def _release_ack(self, member: MemberId, payload: bytes, is_kept: bool) -> None:
-        """Send an acknowledgement; one of what the disk did not take says so."""
-        if not is_kept:
-            payload = self.dataplane.incoming.refuse_held(member, payload)
-        self.outputs.append(ToPeer(member, BULK, ACKS, payload))
-
-    def _take_completed(self) -> None:
-        """Send the replies whose backups are there; tell what became of the others."""
-        completed = self.dataplane.outgoing.completed
-        self.dataplane.outgoing.completed = []
-        for reply in completed:
-            owner, payload = reply.owner, reply.payload
-            if isinstance(owner, Origin):
-                if type(payload) is bytes:
-                    owner.in_flight -= 1
-                    if reply.failed:
-                        self._fail_write(owner, correlation_of(payload), reply.failed)
-                    elif owner.dirty and owner.alive and len(payload) <= SMALL_REPLY_BYTES:
-                        owner.out.append(payload)  # as ``deliver``: the path of every put
-                    else:
-                        self.deliver(owner, payload)
-                elif isinstance(owner, Connection) and isinstance(payload, int):
-                    self._release_backups(owner, payload, reply.released)
-            elif isinstance(owner, WriteGroup | MergeWait):
-                owner.take(reply)
-
-    def _fail_write(self, origin: Origin, correlation: int, reason: str) -> None:
-        """Whatever a backup said or did not say, the write is done here: others may have it too."""
-        text = f"the write is done here but not on every backup: {reason}"
-        self.fail(origin, correlation, codes.INDETERMINATE, text)
-
-    def _release_backups(self, connection: Connection, correlation: int, count: int) -> None:
-        """A client counts backups that will never tell it anything: tell it ourselves."""
-        listener = connection.backup_correlation
-        if listener is not None:
-            for _ in range(count):
-                self.deliver(connection, backup_event(listener, correlation))
-
-    def _take_events(self) -> None:
-        """Publish what the services of structures have told; tell what is listened to here."""
-        source, listeners = self.ctx.id, self.listeners
-        for event in self.dataplane.events.take():
-            listeners.publish(StructureEvent(*event, source))
-        if listeners.has_news:
-            listeners.tell_news()
-
-    def _take_notifications(self) -> None:
-        """Clients whose calls we have backed up hear of it once that is on our disk, if it must."""
-        backed_up = self.dataplane.incoming.take_notifications()
-        disk = self._persistence.log
-        if disk is None or not disk.hold_back(partial(self._tell_backups, backed_up)):
-            self._tell_backups(backed_up, True)
-
-    def _tell_backups(self, backed_up: list[tuple[bytes, int, MemberId]], is_kept: bool) -> None:
-        """Tell clients of backups; those that are not connected here by the primary."""
-        if not is_kept:
-            return
-        notices: dict[MemberId, list[bytes]] = {}
-        for client_id, correlation, primary in backed_up:
-            if not self._tell_backup_done(client_id, correlation):
-                notice = _BACKUP_NOTICE.pack(client_id, correlation)
-                notices.setdefault(primary, []).append(notice)
-        for primary, packed in notices.items():
-            self.notify(primary, NOTIFY_BACKUPS, b"".join(packed))
-
-    def _tell_backup_done(self, client_id: bytes, correlation: int) -> bool:
-        """Tell a client that a backup of its call is done; False when it is not connected here."""
-        connection = self.clients.get(client_id)
-        if connection is None or connection.backup_correlation is None:
-            return False
-        self.deliver(connection, backup_event(connection.backup_correlation, correlation))
-        return True

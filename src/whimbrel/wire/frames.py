@@ -146,24 +146,24 @@ class MessageSplitter:
                 break
             frames = [start + 6, position]
             last = flags
-            while not last & FINAL:
-                if total - position < 6:
-                    position = start
-                    break
-                length, last = unpack(data, position)
-                frames.append(position + 6)
-                position += length
-                if length < 6 or position > total or last & UNFRAGMENTED:
-                    position = start
-                    break
-                frames.append(position)
-            else:
-                if position - start > bytes_max or len(frames) > frames_max2:
-                    raise _too_big(limits)
-                messages.append(
-                    (data, start, position, frames, kind, correlation, partition, flags)
-                )
-                continue
+            try:
+                while not last & FINAL:
+                    length, last = unpack(data, position)
+                    frames.append(position + 6)
+                    position += length
+                    if length < 6 or position > total or last & UNFRAGMENTED:
+                        position = start
+                        break
+                    frames.append(position)
+                else:
+                    if position - start > bytes_max or len(frames) > frames_max2:
+                        raise _too_big(limits)
+                    messages.append(
+                        (data, start, position, frames, kind, correlation, partition, flags)
+                    )
+                    continue
+            except struct.error:  # not even the header of its next frame is there
+                position = start
             break
         if position == total:
             return b""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from whimbrel.core.context import Context
@@ -58,6 +58,7 @@ class BackupsOut:
             writes must be admitted by ``admit``.
         observers: Told of every change of ours, beside the backups.
         has_backups: Whether ``take_backups`` may have something to send or to find out.
+        on_refused: Told of each write that a backup takes for that of a stale primary.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class BackupsOut:
         partitions: Sequence[PartitionReplica],
         shortage: Shortage,
         counters: dict[str, int],
+        on_refused: Callable[[MemberId, PendingReply], None],
     ) -> None:
         self._ctx = ctx
+        self.on_refused = on_refused
         self._partitions = partitions
         self._shortage = shortage
         self._counters = counters
@@ -214,11 +217,8 @@ class BackupsOut:
         self.has_backups = congested > 0
         return payloads
 
-    def apply_acks(self, sender: MemberId, payload: bytes) -> Sequence[PendingReply]:
-        """Take an ACKS payload: releases replies into ``completed``.
-
-        Returns:
-            Replies whose write the sender has refused (decision 5); mostly none.
+    def apply_acks(self, sender: MemberId, payload: bytes) -> None:
+        """Take an ACKS payload: releases replies into ``completed``; ``on_refused`` hears the rest.
 
         Raises:
             ProtocolError: The payload is malformed, or acknowledges what was never sent; nothing
@@ -230,10 +230,10 @@ class BackupsOut:
             is_plain = not gap and not count and sequence <= outbox.sequence
             if is_plain and stream == outbox.stream and incarnation == outbox.incarnation:
                 outbox.acknowledge(sequence, self.completed)  # nearly every one
-                return ()
+                return
         incarnation, stream, sequence, gap, refusals = read_acks(payload)
         if outbox is None or not outbox.is_answered_by(incarnation, stream, sequence):
-            return ()
+            return
         found = self._take_refusals(sender, outbox, refusals)
         self.has_backups = self.has_backups or gap != 0
         if gap and sequence < outbox.acknowledged:
@@ -241,7 +241,8 @@ class BackupsOut:
         else:
             outbox.acknowledge(sequence, self.completed)
             outbox.must_resend = outbox.must_resend or gap != 0
-        return found
+        for reply in found:
+            self.on_refused(sender, reply)
 
     def _take_refusals(
         self, sender: MemberId, outbox: Outbox, refusals: Sequence[tuple[int, int, int]]

@@ -23,6 +23,7 @@ from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.replication.handover import HANDOVER, Handovers
 from whimbrel.core.replication.holdings import Holdings
+from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.replication.primary_recovery import REFILL, PrimaryRecovery
 from whimbrel.core.replication.roles import Roles
 from whimbrel.core.replication.shortage import Shortage
@@ -60,7 +61,9 @@ class DataPlane:
         self.shortage = Shortage(ctx)
         self.doubts = Doubts(ctx)
         self.wakes = Wakes()
-        self.outgoing = BackupsOut(ctx, self.partitions, self.shortage, self.counters)
+        self.outgoing = BackupsOut(
+            ctx, self.partitions, self.shortage, self.counters, self._refused
+        )
         self.holdings = Holdings(ctx, self.partitions, self.outgoing, self.shortage, self.doubts)
         self.recovery = PrimaryRecovery(ctx, self.holdings)
         self.syncs = Syncs(ctx, self.holdings, self.recovery)
@@ -86,14 +89,9 @@ class DataPlane:
         }
         """Who takes which message, copies by their purpose; each takes its own type."""
 
-    def apply_acks(self, sender: MemberId, payload: bytes) -> None:
-        """Take an ACKS payload; what its sender has refused is settled with the new primary.
-
-        Raises:
-            ProtocolError: The payload is malformed, or acknowledges what was never sent.
-        """
-        for reply in self.outgoing.apply_acks(sender, payload):
-            self.handovers.refused(sender, reply)
+    def _refused(self, sender: MemberId, reply: PendingReply) -> None:
+        """A backup has refused a write of ours: settled with the new primary (decision 5)."""
+        self.handovers.refused(sender, reply)
 
     def disk_told(self, sender: MemberId, told: m.DiskTold) -> None:
         """Another member's disk: what its backups cannot keep is refused; ours may be the same."""

@@ -24,7 +24,7 @@ def refusals_weighed(engine: Engine) -> None:
         server.fail(origin, correlation, code, reason)
 
     replace(dataplane.handovers, "refused", give_up)
-    replace(server, "_fail_write", fail_write)
+    replace(server.turn_end, "_fail_write", fail_write)
 
 
 def sent_once(engine: Engine) -> None:

@@ -29,7 +29,7 @@ def late_backup_is_retryable(engine: Engine) -> None:
     def fail_write(origin: Origin, correlation: int, reason: str) -> None:
         server.fail(origin, correlation, RETRYABLE, reason)
 
-    replace(server, "_fail_write", fail_write)
+    replace(server.turn_end, "_fail_write", fail_write)
 
 
 BUGS: tuple[Bug, ...] = (

@@ -279,7 +279,7 @@ class _Step:
         if isinstance(item, Frame):
             member.begin(self.now_us, WALL_MS)
             if not member.is_expelled and member.ctx.is_member(item.sender):
-                take = member.dataplane.apply_acks if item.kind == ACKS else None
+                take = member.dataplane.outgoing.apply_acks if item.kind == ACKS else None
                 (take or member.dataplane.incoming.apply_backups)(item.sender, item.payload)
         elif isinstance(item, Timer):
             del self.seat.timers[item.key]
