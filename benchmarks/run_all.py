@@ -1,16 +1,19 @@
 """Run every comparison one after the other and write the tables of RESULTS.md.
 
-Each measurement is one call of the peer harness's ``measure.py`` with a time limit; one that fails
-or takes too long is told in the tables and does not stop the others. Raw documents go to
-``build/benchmarks``. All of it takes about a quarter of an hour on two cores.
+Each measurement is one call of the peer harness's ``measure.py``, of ``disk_cost.py`` or of
+``whimbrel bench``, with a time limit; one that fails or takes too long is told in the tables and
+does not stop the others. Raw documents go to ``build/benchmarks``. All of it takes about an hour on
+two cores, half of it for paper 05.
 
-    python benchmarks/run_all.py [--peers DIR] [--only PART ...] [--tables] [--out FILE]
+    python benchmarks/run_all.py [--peers DIR] [--only PART ...] [--before DIR] [--tables]
+                                 [--out FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import json
 import os
 import platform
@@ -22,12 +25,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import disk_cost
+
+from whimbrel.cli.bench import BENCHMARKS
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RAW = ROOT / "build" / "benchmarks"
 OURS, THEIRS = "whimbrel", "hazelcast"
 SERVERS = {OURS: ["--server", "peer_member:WhimbrelCluster"], THEIRS: []}
 """Arguments that choose the server; Redis rides along where the harness knows it."""
+PATHS = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+"""Where else modules are looked for."""
 
 Json = dict[str, Any]
 
@@ -39,6 +48,27 @@ class Part(NamedTuple):
     server: str
     arguments: tuple[str, ...]
     limit_s: int
+    program: str = "measure.py"
+
+    def command(self, peers: Path) -> list[str]:
+        """What is run."""
+        match self.program:
+            case "measure.py":
+                head = [str(peers / self.program), *SERVERS[self.server], self.name]
+            case "disk_cost.py":
+                head = [str(HERE / self.program), "--peers", str(peers)]
+            case _:
+                head = ["-m", "whimbrel", "bench", self.name, "--json"]
+        return [sys.executable, *head, *self.arguments]
+
+    def shown(self, peers: Path) -> str:
+        """The same for people."""
+        program, *rest = self.command(peers)[1:]
+        if program == "-m":
+            return " ".join(rest)
+        return " ".join(
+            [Path(program).name, *("DIR" if one == str(peers) else one for one in rest)]
+        )
 
     @property
     def file(self) -> Path:
@@ -61,14 +91,16 @@ def _parts() -> list[Part]:
         Part("together", THEIRS, ("--runs", "1"), 120),
         Part("partitions", OURS, ("--members", "3", "--timeout", "90"), 200),
         Part("partitions", THEIRS, ("--members", "3", "--timeout", "90"), 300),
+        Part("disk", OURS, (), 900, "disk_cost.py"),
+        Part("loading", OURS, (), 300, "whimbrel bench"),
+        Part("paper-persistence", OURS, (), 5_400, "whimbrel bench"),
     ]
 
 
 def measure(part: Part, peers: Path) -> Json:
     """Run one part; its document, or one with the key ``failed``."""
-    command = [sys.executable, str(peers / "measure.py")]
-    command += [*SERVERS[part.server], part.name, *part.arguments]
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    command = part.command(peers)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *PATHS])}
     begin_s = time.monotonic()
     print(f"{part.name} of {part.server} ...", file=sys.stderr, flush=True)
     try:
@@ -80,8 +112,9 @@ def measure(part: Part, peers: Path) -> Json:
             document["failed"] = (done.stderr.strip().splitlines() or ["no word"])[-1]
     except subprocess.TimeoutExpired:
         document = {"failed": f"not done within {part.limit_s} s"}
+    document["at"] = _now()
     document["load_after"] = [round(load, 1) for load in os.getloadavg()]
-    document["shown_command"] = " ".join(["measure.py", *command[2:]])
+    document["shown_command"] = part.shown(peers)
     print(f"    {time.monotonic() - begin_s:.0f} s", file=sys.stderr, flush=True)
     return document
 
@@ -225,6 +258,49 @@ def _partitions(found: dict[str, Json]) -> list[str]:
     return table([*headers, "loopback MB", "CPU s of the members that stay"], rows)
 
 
+def _disk(found: dict[str, Json]) -> list[str]:
+    lines = []
+    for document in found.values():
+        if "cells" in document:
+            options = document["options"]
+            lines += [
+                f"{document['members']} members, one synchronous backup, {document['value_bytes']}"
+                f"-byte values, {options['keys']:,} keys, {options['rounds']} rounds of "
+                f"{options['seconds']:g} s, fresh processes in each; Redis: {document['redis']}. "
+                "The base of a variant is the one without files, of the same round.",
+                "",
+                *table(disk_cost.HEADERS, disk_cost.rows_of(document)),
+                *_goals(document["goals"]),
+            ]
+    return lines
+
+
+def _bench(found: dict[str, Json]) -> list[str]:
+    """The tables that ``whimbrel bench`` shows."""
+    lines: list[str] = []
+    for document in found.values():
+        if "figures" in document:
+            name = BENCHMARKS[document["benchmark"]].module
+            module = importlib.import_module(f"whimbrel.bench.{name}")
+            for title, columns, rows in module.tables(document["figures"]):
+                headers = [name.removeprefix(">") for name in columns]
+                lines += ["", f"{title}:", "", *table(headers, rows)]
+    return lines
+
+
+def _goals(goals: Sequence[Json]) -> list[str]:
+    words = {True: "yes", False: "**no**", None: "not judged"}
+    rows = [
+        [
+            goal["goal"],
+            "not measured" if goal["found"] is None else f"{goal['found']:.2f} x",
+            words[goal["met"]],
+        ]
+        for goal in goals
+    ]
+    return ["", *table(["goal", "found", "reached"], rows)]
+
+
 TABLES: dict[str, tuple[str, Callable[[dict[str, Json]], list[str]]]] = {
     "throughput": ("Throughput and CPU, 100-byte values", _throughput),
     "moves": ("A member joins, leaves, crashes: 100,000 entries of 1 KiB, one backup", _moves),
@@ -232,35 +308,49 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Json]], list[str]]]] = {
     "memory": ("Memory of one member, 24-character keys", _memory),
     "together": ("Two of four members leave at the same moment", _together),
     "partitions": ("20,011 partitions with next to no data", _partitions),
+    "disk": ("What files cost a put", _disk),
+    "loading": ("A member loads its own files", _bench),
+    "paper-persistence": ("The tables of paper 05", _bench),
 }
 """Title and table of each measurement."""
 
 
-def report() -> str:
-    """All tables from the documents that are kept."""
-    lines = [
-        "## Figures",
-        "",
-        f"Written by `run_all.py` on {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC: "
+def report(former: str) -> str:
+    """All tables from the documents that are kept; of other measurements, what stood there."""
+    former_head, *sections = former.split("\n### ")
+    kept = dict(part.partition("\n")[::2] for part in sections)
+    head = (
+        f"\n\nWritten by `run_all.py` on {_now()}: "
         f"{os.cpu_count()} cores ({_processor()}), {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}. Cells with three figures: least / median / "
-        "greatest of the runs.",
-    ]
+        "greatest of the runs.\n"
+    )
+    lines: list[str] = []
     for name, (title, make) in TABLES.items():
         parts = [part for part in _parts() if part.name == name and part.file.exists()]
         found = {part.server: json.loads(part.file.read_text()) for part in parts}
-        if not found:
-            continue
-        lines += ["", f"### {title}", ""]
-        for server, document in found.items():
-            load = document["load_after"][0]
-            lines.append(
-                f"- {server}: `{document['shown_command']}`, load average afterwards {load}"
-            )
-            if "failed" in document:
-                lines.append(f"- {server} failed: {document['failed']}")
-        lines += ["", *make(found)]
-    return "\n".join(lines) + "\n"
+        if found:
+            lines += ["", f"### {title}", ""]
+            lines += [line for one in found.items() for line in _told(*one)]
+            lines += ["", *make(found)]
+        elif title in kept:
+            head = former_head
+            lines += ["", f"### {title}", kept[title].rstrip()]
+    return "## Figures" + head + "\n".join(lines) + "\n"
+
+
+def _told(server: str, document: Json) -> list[str]:
+    """How a measurement was made, and what went wrong."""
+    at = f", {document['at']}" if "at" in document else ""
+    load = document["load_after"][0]
+    lines = [f"- {server}: `{document['shown_command']}`{at}, load average afterwards {load}"]
+    if "failed" in document:
+        lines.append(f"- {server} failed: {document['failed']}")
+    return lines
+
+
+def _now() -> str:
+    return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _processor() -> str:
@@ -273,8 +363,8 @@ def _processor() -> str:
 
 def write(file: Path) -> None:
     """Put the tables behind what a person has written above them."""
-    head = file.read_text().partition("## Figures")[0] if file.exists() else ""
-    file.write_text(head + report())
+    head, _, former = (file.read_text() if file.exists() else "").partition("## Figures")
+    file.write_text(head + report(former))
 
 
 def main() -> None:
@@ -283,12 +373,15 @@ def main() -> None:
     arguments.add_argument("--peers", type=Path, default=ROOT.parent / "shared" / "peers")
     arguments.add_argument("--only", nargs="+", default=list(TABLES), choices=list(TABLES))
     arguments.add_argument("--servers", nargs="+", default=list(SERVERS), choices=list(SERVERS))
+    arguments.add_argument("--before", type=Path, help="disk: a tree without persistence")
     arguments.add_argument("--tables", action="store_true", help="measure nothing")
     arguments.add_argument("--out", type=Path, default=HERE / "RESULTS.md")
     given = arguments.parse_args()
     RAW.mkdir(parents=True, exist_ok=True)
     for part in _parts() if not given.tables else ():
         if part.name in given.only and part.server in given.servers:
+            if part.name == "disk" and given.before:
+                part = part._replace(arguments=("--before", str(given.before.resolve())))
             document = measure(part, given.peers)
             part.file.write_text(json.dumps(document, indent=1))
             write(given.out)

@@ -235,6 +235,34 @@ def test_any_order_of_departures_and_returns(seed: int) -> None:
     check_all(pump)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_no_migration_fails_and_each_event_is_planned_once(seed: int) -> None:
+    """APR-63: one plan for each departure and each return, whatever backups there are, and none of
+    its migrations fails; the prototype's failed now and then, and all was planned anew.
+    """
+    choose = random.Random(seed)
+    pump = formed(4)
+    client = pump.client(pump.nodes[0])
+    for backups in choose.sample(range(3), choose.randint(1, 3)):
+        fill(client, 40, f"b{backups}")
+    pump.run(3)
+    set_state(pump, STABLE)
+    arranged, master = rows(pump), master_of(pump)
+    for _ in range(3):
+        gone = choose.choice([node for node in pump.living() if node is not master])
+        for is_return in (False, True):
+            before = len(reporter(pump).finished)
+            if is_return:
+                revive(pump, gone)
+                pump.run_until(lambda: len(pump.living()) == 4 and is_at_rest(pump), 60)
+            else:
+                choose.choice([pump.kill, pump.leave])(gone)
+                pump.run_until(lambda: is_calm(pump), 60)
+            (process,) = list(reporter(pump).finished)[before:]
+            assert process["failed"] == process["remaining"] == 0
+    assert rows(pump) == arranged
+
+
 def test_a_returner_learns_the_stable_table(
     stable: tuple[Pump, list[Any], dict[int, bytes]],
 ) -> None:

@@ -8,8 +8,8 @@ occupied by one step of the control plane. Wall time: a busy machine makes both 
 from __future__ import annotations
 
 import time
-import urllib.request
 
+from whimbrel.bench.live_sides import metrics_of
 from whimbrel.testing.cluster import LocalCluster, LocalMember, local_cluster
 
 VALUE_BYTES = 64 * 1024
@@ -70,8 +70,5 @@ def _fill(cluster: LocalCluster, mib: int) -> None:
 
 def figures_of(member: LocalMember) -> dict[str, float]:
     """``FIGURES`` of a member, from its metrics page."""
-    url = f"{member.admin_url}/metrics"
-    with urllib.request.urlopen(url, timeout=10.0) as page:  # noqa: S310  # our own member
-        lines = page.read().decode().splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    return {name: round(float(values[f"whimbrel_{name}"]), 4) for name in FIGURES}
+    values = metrics_of(member)
+    return {name: round(values[name], 4) for name in FIGURES}

@@ -10,12 +10,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any, Protocol
 
 from whimbrel.errors import UsageError
-from whimbrel.testing.cluster import START_TIMEOUT_S, LocalCluster
+from whimbrel.testing.cluster import START_TIMEOUT_S, LocalCluster, LocalMember
 
+METRICS_PREFIX = "whimbrel_"
 Rows = list[list[str]]
 """Names of the holders of each partition, primary first."""
 
@@ -212,6 +214,17 @@ class Peer:
     def close(self) -> None:
         """Kill and clean up."""
         self._cluster.__exit__(None, None, None)
+
+
+def metrics_of(member: LocalMember) -> dict[str, float]:
+    """The figures without labels on a member's metrics page, by name without prefix."""
+    url = f"{member.admin_url}/metrics"
+    with urllib.request.urlopen(url, timeout=10.0) as page:  # noqa: S310  # our own member
+        lines = page.read().decode().splitlines()
+    found = (line.rsplit(" ", 1) for line in lines if line.startswith(METRICS_PREFIX))
+    return {
+        name.removeprefix(METRICS_PREFIX): float(value) for name, value in found if "{" not in name
+    }
 
 
 def cpu_seconds(pid: int) -> float:

@@ -54,6 +54,14 @@ BENCHMARKS = {
         "paper_07_live", "The same changes with real members on this machine, serial, parallel "
         "and Hazelcast (with --peers)", ("peers", "mib"), has_tables=True,
     ),
+    "paper-persistence": Benchmark(
+        "paper_persistence", "The tables of paper 05 with real members on this machine: one of "
+        "four is killed and returns with its files", ("entries", "smoke"), has_tables=True,
+    ),
+    "loading": Benchmark(
+        "loading", "MB per second and core at which a member loads its own files", ("mib",),
+        has_tables=True,
+    ),
 }  # fmt: skip
 """By name, in the order of the help."""
 
@@ -69,12 +77,25 @@ def bench(
     mib: Annotated[
         int | None,
         typer.Option(
-            metavar="MIB", min=1, max=4_096, help="paper-07-live, heartbeats: values in all"
+            metavar="MIB",
+            min=1,
+            max=4_096,
+            help="paper-07-live, heartbeats: values in all; loading: values of each case",
         ),
     ] = None,
     peers: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="paper-07-live: the peer harness, for Hazelcast"),
+    ] = None,
+    entries: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=100, max=10_000_000, help="paper-persistence: entries of 10 KiB"
+        ),
+    ] = None,
+    smoke: Annotated[
+        bool | None,
+        typer.Option("--smoke", help="paper-persistence: a few entries, to see that it works"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -85,7 +106,8 @@ def bench(
     if name not in BENCHMARKS:
         raise UsageError(f"there is no benchmark {name!r}; known: {', '.join(BENCHMARKS)}")
     entry = BENCHMARKS[name]
-    given = {"chunk_kib": chunk_kib, "mib": mib, "peers": peers}
+    given: dict[str, object] = {"chunk_kib": chunk_kib, "mib": mib, "peers": peers}
+    given |= {"entries": entries, "smoke": smoke}
     options = {key: value for key, value in given.items() if value is not None}
     for key in options:
         if key not in entry.options:

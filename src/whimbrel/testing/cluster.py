@@ -24,7 +24,7 @@ from typing import Any, Self
 from whimbrel.core.model import ClusterState
 from whimbrel.errors import OperationError, UsageError
 from whimbrel.testing.fault_proxy import FaultNetwork
-from whimbrel.testing.waiting import get_document, wait_until
+from whimbrel.testing.waiting import get_document, post_order, wait_until
 
 HOST = "127.0.0.1"
 MEMBERS_MAX = 100
@@ -375,6 +375,14 @@ class LocalCluster:
         """The cluster's state and safety, as ``whimbrel status --json`` prints it."""
         found: dict[str, Any] = self.get("/api/v1/cluster")
         return found
+
+    def set_state(self, state: str) -> None:
+        """Change the cluster state, as ``whimbrel state set`` does.
+
+        Raises:
+            OperationError: It cannot be changed now, and has not been.
+        """
+        post_order(HOST, self._observer().admin_port, "/api/v1/state", {"state": state})
 
     def wait_until_safe(self, timeout_s: float = SAFE_TIMEOUT_S) -> float:
         """Wait until exactly the running members are the cluster and every replica is in step.

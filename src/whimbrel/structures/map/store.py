@@ -385,6 +385,24 @@ class MapStore(Comparable):
         """
         kind, key_length = _unpack_operation(buffer, start)
         start += OPERATION_BYTES
+        if kind != PUT or self.timings:
+            self._apply_other(kind, key_length, buffer, start, end)
+            return
+        # What nearly every operation is, of backups and of logs that are loaded; as ``take``.
+        split = start + key_length
+        if split + RECORD_BYTES > end:
+            raise ProtocolError("a backup operation ends within its record")
+        key, record, records = buffer[start:split], buffer[split:end], self.records
+        old = records.setdefault(key, record)
+        if old is record:
+            self.bytes_used += end - start - RECORD_BYTES
+            self.changes += 1
+        else:
+            records[key] = record
+            self.bytes_used += len(record) - len(old)
+
+    def _apply_other(self, kind: int, key_length: int, buffer: bytes, start: int, end: int) -> None:
+        """Apply an operation whose key, or what stands before it, begins at ``start``."""
         timing = key_hash = b""
         if kind > KIND_MASK:
             if kind & WITH_TIMING:
