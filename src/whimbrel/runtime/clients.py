@@ -41,6 +41,9 @@ KEEP_ALIVE = tuple(
 STEP_US = 2_000
 """A member's messages beyond this time wait for the next turn of the loop: one read may bring
 hundreds of them, and heartbeats and clients come first then."""
+PIECE_BYTES = 64 * 1024
+"""More bytes of a client than this in one read are taken in pieces of it, with a look at the clock:
+they may be thousands of tiny requests, and other clients wait meanwhile."""
 CHECK_S = 1.0
 """How often silent connections are looked for."""
 
@@ -185,10 +188,18 @@ class ClientConnection(AcceptedConnection):
         self.conn = conn
         self.heard_us = now_us()
         """When bytes of it arrived last."""
+        self._rest = b""
+        """Bytes that were read and wait for the next turn; no more is read meanwhile."""
+        self._is_put_off = False
+        self._is_choked = False
+        """Whether the client does not read."""
         transport.set_write_buffer_limits(high=acceptor.host.settings.client_high_water_bytes)
 
     def data_received(self, data: bytes) -> None:
         """Give the engine what has arrived."""
+        if len(data) > PIECE_BYTES or self._rest:
+            self._take_much(data)
+            return
         host = self.acceptor.host
         self.heard_us = moment_us = monotonic_ns() // 1_000  # as ``now_us``, without the call
         engine, reply = host.engine, None
@@ -202,9 +213,41 @@ class ClientConnection(AcceptedConnection):
         elif reply:
             self.send(reply)
 
+    def _take_much(self, data: bytes) -> None:
+        """Take these piece by piece; what would occupy the loop for too long waits for its turn.
+
+        The loop itself may read on and on from one connection before it looks at another.
+        """
+        data, self._rest = self._rest + data, b""
+        if self._is_put_off:
+            self._rest = data
+            return
+        begun_us, at = now_us(), 0
+        while at < len(data) and not self._is_put_off:
+            self.data_received(data[at : at + PIECE_BYTES])
+            at += PIECE_BYTES
+            self._is_put_off = now_us() - begun_us > STEP_US
+        self._rest = data[at:]
+        self.acceptor.host.occupation.stepped(begun_us)
+        if self._is_put_off and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.acceptor.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Go on with what was put off, then with what is to be read."""
+        self._is_put_off = False
+        if self._rest and not self.transport.is_closing():
+            self._take_much(b"")
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not (self._is_put_off or self._is_choked or self.transport.is_closing()):
+            self.transport.resume_reading()
+
     def pause_writing(self) -> None:
         """The client does not read: stop reading from it, and stop running its requests."""
         self.acceptor.host.count("clients_paused")
+        self._is_choked = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
         host = self.acceptor.host
@@ -213,8 +256,8 @@ class ClientConnection(AcceptedConnection):
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
+        self._is_choked = False
+        self._read_on()
         host = self.acceptor.host
         with host.engine_scope:
             host.engine.client_resumed(self.conn, now_us(), wall_ms())
