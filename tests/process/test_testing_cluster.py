@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import hazelcast
 import pytest
 
 import whimbrel
@@ -171,6 +174,130 @@ def test_dev_runs_until_it_is_told_to_stop() -> None:
         process.terminate()
         assert process.wait(60) == 0
         assert process.stderr.read() == ""
+
+
+class SilentMember:
+    """Stands for a process: what it was started with, and what was waited for."""
+
+    waits: ClassVar[list[str]] = []
+    is_running = True
+
+    def __init__(self, index: int, command: list[str], folder: Path) -> None:
+        self.index, self.command, self.port = index, command, 0
+        self.waits.append(f"{index} starts")
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def await_port(self, timeout_s: float) -> None:
+        self.waits.append(f"port of {self.index}")
+
+    def await_ready(self, timeout_s: float) -> None:
+        self.waits.append(f"{self.index} ready")
+
+
+def test_each_member_has_a_directory_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a cluster with data on disk is started with all that have data, and those first: one
+    without must not be a cluster before it can hear of the others. Method: no processes; data of a
+    third member lie there, and what a graceful leave has left of a first one.
+    """
+    monkeypatch.setattr("whimbrel.testing.cluster.LocalMember", SilentMember)
+    monkeypatch.setattr(LocalCluster, "_await_safe", lambda *_: None)
+    (tmp_path / "data" / "3").mkdir(parents=True)
+    (tmp_path / "data" / "3" / "cluster.meta").write_bytes(b"")
+    for number, size in ((1, 44), (3, 200)):
+        (tmp_path / "data" / f"{number}" / "log").mkdir(parents=True)
+        log = tmp_path / "data" / f"{number}" / "log" / "changes-00000001.seg"
+        log.write_bytes(bytes(size))
+    (tmp_path / "data" / "notes").mkdir()
+    (tmp_path / "data" / "notes" / "cluster.meta").write_bytes(b"")
+    SilentMember.waits.clear()
+    cluster = whimbrel.local_cluster(
+        2,
+        settings={"persistence.fsync": "always"},
+        folder=tmp_path / "logs",
+        data_dir=tmp_path / "data",
+    )
+    assert cluster.name == "local"
+    cluster.start()
+    members: list[Any] = list(cluster.members)
+    for number, member in zip((3, 1, 2), members, strict=True):
+        assert f"member.data_dir={tmp_path / 'data' / str(number)}" in member.command
+        assert "persistence.enabled=true" in member.command
+        assert "persistence.fsync=always" in member.command
+    joins = [member.command[member.command.index("--join") + 1] for member in members]
+    own = [member.command[member.command.index("--port") + 1] for member in members]
+    assert [set(join.split(",")) for join in joins] == [{f"127.0.0.1:{port}" for port in own}] * 3
+    assert SilentMember.waits == [
+        "0 starts", "port of 0", "1 starts", "2 starts", "0 ready", "1 ready", "2 ready",
+    ]  # fmt: skip
+    other: Any = cluster.launch(settings={"member.data_dir": "d"})
+    assert "member.data_dir=d" in other.command
+
+
+@contextlib.contextmanager
+def dev_cluster(*arguments: str) -> Iterator[dict[str, Any]]:
+    """``whimbrel dev`` with these arguments; Ctrl-C at the end of the block, and its end with 0."""
+    command = [sys.executable, "-m", "whimbrel", "dev", "--json", "--cluster-name", "dev-kept"]
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready: dict[str, Any] = json.loads(process.stdout.readline())
+            yield ready
+            process.send_signal(signal.SIGINT)
+            assert process.wait(120) == 0
+        finally:
+            process.terminate()
+
+
+@pytest.mark.timeout(600)
+def test_dev_has_its_data_again(tmp_path: Path) -> None:
+    """Goal: with ``--data-dir`` a cluster that was ended with Ctrl-C comes back with its members
+    and data; with a key none of it lies there in the clear, and the key can be changed between two
+    starts. Method: three starts, the second one with fewer members than there are data of, the
+    third one with a new key before the old one; ``whimbrel files`` with and without the right key.
+    """
+    key_file, data = tmp_path / "keys", tmp_path / "grid"
+    key_file.write_text("01" * 32 + "\n")
+    options = ["--data-dir", str(data), "--set", "partition.count=7"]
+    options += ["--set", f"persistence.encryption.key_file={key_file}"]
+    entries = {number: f"a value that is kept {number}" for number in range(100)}
+    identities: list[set[str]] = []
+    for start, count in enumerate((2, 1, 2)):
+        if start == 2:
+            key_file.write_text("02" * 32 + "\n" + "01" * 32 + "\n")
+        with dev_cluster("--members", str(count), *options) as ready:
+            identities.append({member["uuid"] for member in ready["members"]})
+            client = hazelcast.HazelcastClient(
+                cluster_name="dev-kept", cluster_members=[ready["members"][0]["address"]]
+            )
+            kept = client.get_map("kept").blocking()
+            if start == 0:
+                kept.put_all(entries)
+            assert kept.get_all(list(entries)) == entries
+            client.shutdown()
+    assert identities[0] == identities[1] == identities[2] and len(identities[0]) == 2
+    files = [file for file in data.rglob("*") if file.is_file()]
+    assert {"1", "2"} == {file.name for file in data.iterdir()}
+    assert any(file.suffix == ".seg" for file in files)
+    assert not any(b"value that is kept" in file.read_bytes() for file in files)
+    looks = [
+        [sys.executable, "-m", "whimbrel", "files", str(data / name), "--key-file", str(key_file)]
+        for name in ("1", "2")
+    ]
+    names = [
+        structure["name"]
+        for look in looks
+        for found in [subprocess.run([*look, "--json"], capture_output=True, check=True)]
+        for structure in json.loads(found.stdout)["structures"]
+    ]
+    assert "kept" in names, "who left last has it, or both"
+    key_file.write_text("03" * 32 + "\n")
+    wrong = subprocess.run(looks[0], capture_output=True, text=True)
+    assert wrong.returncode == 1 and "not looked into without key" in wrong.stderr
 
 
 def test_waiting_is_bounded_and_tells_what_it_saw() -> None:

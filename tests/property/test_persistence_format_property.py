@@ -7,12 +7,15 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit import keys
+from tests.unit.keys import encryption_with
 
 from whimbrel.core.ids import PartitionId
 from whimbrel.core.persistence.format import (
-    HEADER_BYTES,
     Block,
     DamageError,
+    Header,
+    KeyUse,
     RecordKind,
     SegmentReader,
     Stream,
@@ -20,12 +23,18 @@ from whimbrel.core.persistence.format import (
     encode_block,
     encode_header,
     encode_record,
+    encrypt_body,
     prefix_of,
     records_of,
 )
 
 LOG_ID = b"0123456789abcdef"
 FIRST = 5
+KEYS = encryption_with(keys.FIRST)
+PLAIN_HEADER = Header(Stream.CHANGES, 1, FIRST, LOG_ID)
+HEADERS = st.sampled_from(
+    (PLAIN_HEADER, PLAIN_HEADER._replace(use=KeyUse(keys.FIRST.id, b"c" * 16, b"s" * 32)))
+)
 BODIES = st.lists(st.binary(max_size=60), max_size=6)
 RECORDS = st.lists(
     st.tuples(
@@ -36,18 +45,22 @@ RECORDS = st.lists(
 )  # fmt: skip
 
 
-def segment(bodies: list[bytes]) -> tuple[bytes, list[int]]:
+def segment(header: Header, bodies: list[bytes]) -> tuple[bytes, list[int]]:
     """A segment of these blocks, none of them synced before the next; and where blocks end."""
-    data, ends = encode_header(Stream.CHANGES, 1, FIRST, LOG_ID), [HEADER_BYTES]
+    data, cipher = encode_header(*header), KEYS.cipher_of(header)
+    ends = [len(data)]
     for number, body in enumerate(bodies, FIRST):
-        data += encode_block(checksum_of(data), number, 0, 0, body, unsynced=number - FIRST) + body
+        unsynced = number - FIRST
+        if cipher is not None:
+            body = encrypt_body(cipher, number, 0, 0, body, unsynced=unsynced)
+        data += encode_block(checksum_of(data), number, 0, 0, body, unsynced=unsynced) + body
         ends.append(len(data))
     return data, ends
 
 
-def read(data: bytes, cuts: list[int], *, may_be_torn: bool) -> list[Block]:
+def read(header: Header, data: bytes, cuts: list[int], *, may_be_torn: bool) -> list[Block]:
     """What a reader gives that is fed in pieces; raises DamageError."""
-    reader = SegmentReader("log/x", Stream.CHANGES, 1, FIRST, LOG_ID)
+    reader = SegmentReader("log/x", *header, cipher=KEYS.cipher_of(header))
     found: list[Block] = []
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     for start, end in pairwise(places):
@@ -69,27 +82,29 @@ def test_records_come_back(records: list[tuple[int, int, int, RecordKind, bytes]
     ]
 
 
-@given(BODIES, st.lists(st.integers(0, 1_000), max_size=5))
-def test_pieces_do_not_matter(bodies: list[bytes], cuts: list[int]) -> None:
+@given(HEADERS, BODIES, st.lists(st.integers(0, 1_000), max_size=5))
+def test_pieces_do_not_matter(header: Header, bodies: list[bytes], cuts: list[int]) -> None:
     """APR-01: wherever reads end."""
-    data, _ = segment(bodies)
-    found = read(data, cuts, may_be_torn=False)
+    data, _ = segment(header, bodies)
+    found = read(header, data, cuts, may_be_torn=False)
     assert [one.body for one in found] == bodies
     assert [one.number for one in found] == list(range(FIRST, FIRST + len(bodies)))
 
 
 @settings(max_examples=300)
-@given(BODIES, st.data())
-def test_any_damage_is_a_prefix_or_told(bodies: list[bytes], data: st.DataObject) -> None:
+@given(HEADERS, BODIES, st.data())
+def test_any_damage_is_a_prefix_or_told(
+    header: Header, bodies: list[bytes], data: st.DataObject
+) -> None:
     """S2, S4: bytes replaced and cut anywhere: nothing that was not written is ever given."""
-    whole, ends = segment(bodies)
+    whole, ends = segment(header, bodies)
     place = data.draw(st.integers(0, len(whole)))
     garbage = data.draw(st.binary(max_size=80))
     rest = data.draw(st.sampled_from((whole[place + len(garbage) :], b"")))
     damaged = whole[:place] + garbage + rest
     for may_be_torn in (True, False):
         with contextlib.suppress(DamageError):
-            found = [one.body for one in read(damaged, [], may_be_torn=may_be_torn)]
+            found = [one.body for one in read(header, damaged, [], may_be_torn=may_be_torn)]
             assert found == bodies[: len(found)]
             assert len(found) >= sum(end <= place for end in ends[1:])
             assert may_be_torn or damaged == whole or len(damaged) in ends

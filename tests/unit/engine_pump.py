@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from tests.unit.cluster import SECOND, Cluster, Peer
+from tests.unit.keys import encryption_now
 
 from whimbrel.core import effects as e
 from whimbrel.core.events import GridEvent
@@ -84,7 +85,7 @@ class Node(Peer):
 
     def __init__(self, pump: Pump, number: int, lite: bool) -> None:
         info = MemberInfo(member_id(number), pump.address_of(number), lite=lite)
-        self.engine = Engine(info, pump.settings, pump.kinds, pump.now_us)
+        self.engine = Engine(info, pump.settings, pump.kinds, pump.now_us, encryption_now())
         super().__init__(pump, self.engine.member.ctx)
         self.pump = pump
         self.number = number

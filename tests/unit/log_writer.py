@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import msgspec
+from tests.unit.keys import CLUSTER_ID, encryption_now
 
 from whimbrel.core.ids import Namespace, PartitionId
 from whimbrel.core.persistence.commands import FileSize
+from whimbrel.core.persistence.encryption import Encryption
 from whimbrel.core.persistence.format import (
     BLOCK_BYTES_TARGET,
     WITH_CONTROL,
     FragmentState,
     RecordKind,
     Stream,
-    checksum_of,
-    encode_block,
-    encode_header,
     encode_number,
     encode_record,
     prefix_of,
     segment_file,
 )
 from whimbrel.core.persistence.loading import Loading
-from whimbrel.core.persistence.metadata import OPEN, LogFiles, Segment
+from whimbrel.core.persistence.metadata import LogFiles, Segment
+from whimbrel.core.persistence.segments import SegmentInfo
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.structures.map.store import MapStore
 
@@ -43,13 +43,14 @@ def state(value: int = 0, lineage: int = 9, *, is_dirty: bool = False) -> Fragme
 class LogWriter:
     """Writes both streams; a block is closed by ``flush``, by its size, and before a HELD."""
 
-    def __init__(self, log_id: bytes = LOG_ID) -> None:
+    def __init__(self, log_id: bytes = LOG_ID, encryption: Encryption | None = None) -> None:
         self.log_id = log_id
         self.files: Files = {}
         self.next_block = {Stream.CHANGES: 1, Stream.IMAGES: 1}
         self.offsets: dict[str, list[int]] = {}
         """Where blocks begin, by file."""
-        self._segments: dict[Stream, list[Segment]] = {stream: [] for stream in Stream}
+        self._segments: dict[Stream, list[SegmentInfo]] = {stream: [] for stream in Stream}
+        self._encryption = encryption or encryption_now()
         self._bodies: dict[Stream, bytes] = dict.fromkeys(Stream, b"")
         self._flags = dict.fromkeys(Stream, 0)
         self._named: dict[tuple[Stream, int], None] = {}
@@ -62,10 +63,10 @@ class LogWriter:
         """Begin the next segment of a stream; the one before is closed."""
         self.flush(stream)
         number = len(self._segments[stream]) + 1
-        segment = Segment(stream, number, self.next_block[stream], OPEN)
+        segment = SegmentInfo(stream, number, self.next_block[stream])
         self._segments[stream].append(segment)
         file = segment_file(stream, number)
-        self.files[file] = encode_header(stream, number, segment.first_block, self.log_id)
+        self.files[file] = segment.open(self.log_id, CLUSTER_ID, self._encryption)
         self.offsets[file] = []
         self._named = {key: None for key in self._named if key[0] is not stream}
 
@@ -77,8 +78,8 @@ class LogWriter:
         for segments in self._segments.values():
             for segment in segments[:-1]:
                 end = len(self.files[segment_file(segment.stream, segment.number)])
-                listed.append(msgspec.structs.replace(segment, end=end))
-            listed.append(segments[-1])
+                listed.append(msgspec.structs.replace(segment.entry(), end=end))
+            listed.append(segments[-1].entry())
         return LogFiles(self.log_id, tuple(listed))
 
     def newest(self, stream: Stream) -> str:
@@ -106,9 +107,10 @@ class LogWriter:
         if body:
             number, file = self.next_block[stream], self.newest(stream)
             self.offsets[file].append(len(self.files[file]))
-            segment = checksum_of(bytes(self.files[file]))
-            head = encode_block(segment, number, WALL_MS, self._flags[stream], body)
-            self.files[file] += head + body
+            segment = self._segments[stream][-1]
+            self.files[file] += b"".join(
+                segment.encode(number, WALL_MS, self._flags[stream], body, 0)
+            )
             self.next_block[stream] = number + 1
             self._bodies[stream], self._flags[stream] = b"", 0
         return self.next_block[stream]
@@ -191,13 +193,32 @@ def everything(_pid: PartitionId, _namespace: Namespace) -> bool:
     return True
 
 
+def begun(stream: Stream, number: int, first_block: int) -> tuple[Segment, bytes]:
+    """A segment of such a log without blocks: as it is listed, and its file."""
+    segment = SegmentInfo(stream, number, first_block)
+    header = segment.open(LOG_ID, CLUSTER_ID, encryption_now())
+    return segment.entry(), header
+
+
+def loading_of(
+    log: LogFiles,
+    there: tuple[FileSize, ...],
+    wanted: Callable[[PartitionId, Namespace], bool] = everything,
+    encryption: Encryption | None = None,
+) -> Loading:
+    """Loads such a log."""
+    encryption = encryption or encryption_now()
+    return Loading(log, there, wanted, make, encryption=encryption, cluster_id=CLUSTER_ID)
+
+
 def load(
     files: Mapping[str, bytes],
     log: LogFiles,
     wanted: Callable[[PartitionId, Namespace], bool] = everything,
+    encryption: Encryption | None = None,
 ) -> Loading:
     """Load to the end, and see that progress never falls."""
-    loading = Loading(log, listed(files), wanted, make)
+    loading = loading_of(log, listed(files), wanted, encryption)
     before = 0
     while commands := loading.next_commands():
         answers = [files[one.file][one.offset : one.offset + one.bytes_max] for one in commands]

@@ -10,11 +10,14 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from tests.unit.keys import CLUSTER_ID, encryption_now
+
 from whimbrel.core.context import Context
-from whimbrel.core.effects import ArmTimer, DiskWork, Effect
+from whimbrel.core.effects import ArmTimer, DiskWork, Effect, Note
 from whimbrel.core.ids import EMPTY_ROW, Address, MemberId, Namespace, PartitionId, namespace_of
 from whimbrel.core.model import MemberInfo, MemberList, RowState
 from whimbrel.core.persistence.commands import DiskProblem
+from whimbrel.core.persistence.encryption import Encryption
 from whimbrel.core.persistence.metadata import ClusterFile, LogFiles
 from whimbrel.core.persistence.service import Persistence
 from whimbrel.core.replication.dataplane import DataPlane
@@ -26,7 +29,7 @@ from whimbrel.structures.map.service import MapService
 from whimbrel.structures.map.settings import MapSettings
 
 ME = MemberId("00000001-0000-4000-8000-000000000001")
-LIST = MemberList(1, (MemberInfo(ME, Address("127.0.0.1", 5701)),), cluster_id="home")
+LIST = MemberList(1, (MemberInfo(ME, Address("127.0.0.1", 5701)),), cluster_id=CLUSTER_ID)
 MAP = namespace_of("map", "kept")
 PARTITIONS = 3
 ROW = (ME, *EMPTY_ROW[1:])
@@ -52,6 +55,8 @@ class Rig:
         self.disk = SimDisk(random.Random(seed))
         self.acknowledged: list[tuple[bytes, bytes | None]] = []
         """Writes in the order of their acknowledgements: key, and value or None for a removal."""
+        self.keys: Callable[[], Encryption] = encryption_now
+        """Gives the keys of a process that begins."""
         self.failed: list[tuple[bytes, bytes | None]] = []
         self.stopped: list[str] = []
         self.now_us = 1_000_000
@@ -66,20 +71,26 @@ class Rig:
         self.ctx.members = LIST
         self.plane = DataPlane(self.ctx)
         self.maps = MapService(self.plane)
-        self.files = Persistence(self.ctx, self.plane)
+        self.files = Persistence(self.ctx, self.plane, self.keys())
         self.files.describe = self._describe
         self.files.stop = self.stopped.append
         self.problems: list[str] = []
         self.files.on_damaged = self.problems.append
         self.works: deque[DiskWork] = deque()
         self.timers: dict[str, tuple[int, int]] = {}
+        self.notes: list[Note] = []
 
     def _describe(self, log: LogFiles, has_left: bool) -> ClusterFile:
         rows = tuple(RowState(PartitionId(pid), 1, ROW) for pid in range(PARTITIONS))
         return ClusterFile(ME, "dev", PARTITIONS, LIST, rows, (), (), None, has_left, log)
 
     def begin(self) -> None:
-        """A process without files, or with those of before: it is primary of everything."""
+        """A process without files, or with those of before, until it comes to rest."""
+        self.rise()
+        self.carry_on()
+
+    def rise(self) -> None:
+        """The same, as far as that it is primary of everything."""
         self.files.begin(lambda: None)
         self.settle()
         if self.files.found is not None:
@@ -89,7 +100,6 @@ class Rig:
             self.files.began()
             for partition in self.plane.partitions:
                 self.plane.roles.row_changed(partition.pid, EMPTY_ROW, ROW, 2)
-            self.carry_on()
 
     def die(self, *, power: bool) -> None:
         """The process is gone, works that were not carried out with it; maybe the power too."""
@@ -140,6 +150,8 @@ class Rig:
         for effect in effects:
             if isinstance(effect, DiskWork):
                 self.works.append(effect)
+            elif isinstance(effect, Note):
+                self.notes.append(effect)
             elif isinstance(effect, ArmTimer):
                 self.timers[effect.key] = (effect.at_us, effect.generation)
         for reply in self.plane.outgoing.completed:

@@ -280,6 +280,8 @@ def test_a_refusal_is_exit_1_with_the_members_words(
         ["config", "explode"],
         ["dev", "--members", "0"],
         ["dev", "--set", "partition.cuont=3"],
+        ["dev", "--set", "persistence.enabled=true"],
+        ["dev", "--set", "member.data_dir=d"],
     ],
     ids=" ".join,
 )

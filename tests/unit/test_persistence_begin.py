@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from tests.unit.keys import encryption_now
 from tests.unit.persistence_rig import LIST, Rig
 
 from whimbrel.core.ids import MemberId
@@ -19,6 +20,7 @@ from whimbrel.core.persistence.metadata import (
 )
 from whimbrel.core.stimuli import DiskDone
 
+pytestmark = pytest.mark.usefixtures("either")
 FULL, PARTIAL = "FULL_RECOVERY_ONLY", "PARTIAL_RECOVERY_MOST_RECENT"
 OTHER = MemberId("00000002-0000-4000-8000-000000000002")
 
@@ -46,10 +48,16 @@ def everything(rig: Rig) -> dict[str, bytes]:
     return {name: content_of(rig, name) for name in names}
 
 
+def decoded(data: bytes) -> ClusterFile:
+    """What a cluster file says."""
+    return decode_cluster_file(encryption_now().decrypt_file(CLUSTER_FILE, CLUSTER_FILE, data))
+
+
 def rewrite(rig: Rig, change: Callable[[ClusterFile], ClusterFile]) -> None:
     """Have the files be of something else."""
-    file = change(decode_cluster_file(content_of(rig, CLUSTER_FILE)))
-    rig.disk.execute((Replace(CLUSTER_FILE, encode_cluster_file(file)),))
+    file = change(decoded(content_of(rig, CLUSTER_FILE)))
+    data = encryption_now().encrypt_file(CLUSTER_FILE, encode_cluster_file(file))
+    rig.disk.execute((Replace(CLUSTER_FILE, data),))
 
 
 def start(rig: Rig) -> list[bool]:
@@ -233,10 +241,10 @@ def test_a_version_of_the_cluster_decides_the_next_file() -> None:
     version = "4.1"
     rig.carry_on()
     assert content_of(rig, CLUSTER_FILE) == old
-    assert decode_cluster_file(old).members.cluster_version == "4.0"
+    assert decoded(old).members.cluster_version == "4.0"
     rig.files.note_cluster()
     rig.carry_on()
     new = content_of(rig, CLUSTER_FILE)
-    assert decode_cluster_file(new).members.cluster_version == "4.1"
-    assert decode_cluster_file(new).rows == decode_cluster_file(old).rows
+    assert decoded(new).members.cluster_version == "4.1"
+    assert decoded(new).rows == decoded(old).rows
     assert len(new) > len(old), "each row has a version of its own"

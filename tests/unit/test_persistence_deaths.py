@@ -9,6 +9,7 @@ from whimbrel.core.ids import EMPTY_ROW, PartitionId, ReplicaIndex
 from whimbrel.core.persistence import segments
 from whimbrel.core.persistence.log import COMPACT_TIMER
 
+pytestmark = pytest.mark.usefixtures("either")
 EVERYTHING = {PartitionId(pid): ReplicaIndex(0) for pid in range(PARTITIONS)}
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.unit.keys import header_bytes
 from tests.unit.log_writer import (
     LOG_ID,
     MAP,
     STRUCTURE,
     Files,
     LogWriter,
+    begun,
     content,
     entries,
-    everything,
     listed,
     load,
-    make,
+    loading_of,
     prefix,
     put,
     state,
@@ -24,20 +25,19 @@ from tests.unit.log_writer import (
 from whimbrel.core.ids import Namespace, PartitionId
 from whimbrel.core.persistence.format import (
     BLOCK_HEAD_BYTES,
-    HEADER_BYTES,
     WITH_CONTROL,
     DamageError,
     RecordKind,
     Stream,
     checksum_of,
     encode_block,
-    encode_header,
     segment_file,
 )
-from whimbrel.core.persistence.loading import READ_BYTES_MAX, Loading
-from whimbrel.core.persistence.metadata import CLUSTER_FILE, OPEN, LogFiles, Segment
+from whimbrel.core.persistence.loading import READ_BYTES_MAX
+from whimbrel.core.persistence.metadata import CLUSTER_FILE, OPEN, LogFiles
 from whimbrel.structures.map.store import MapStore
 
+pytestmark = pytest.mark.usefixtures("either")
 CHANGES, IMAGES = Stream.CHANGES, Stream.IMAGES
 
 
@@ -81,7 +81,7 @@ def test_changes_alone_make_a_fragment() -> None:
     assert loading.next_block == {CHANGES: writer.next_block[CHANGES], IMAGES: 1}
     assert [(one.stream, one.number, one.end) for one in loading.torn] == [
         (CHANGES, 3, len(writer.files["log/changes-00000003.seg"])),
-        (IMAGES, 1, HEADER_BYTES),
+        (IMAGES, 1, header_bytes()),
     ]
 
 
@@ -275,7 +275,7 @@ def test_loading_twice_gives_the_same() -> None:
 
 def test_an_empty_log_is_loaded_at_once() -> None:
     """APR-06: nothing listed, nothing to read."""
-    loading = Loading(LogFiles(LOG_ID, ()), (), everything, make)
+    loading = loading_of(LogFiles(LOG_ID, ()), ())
     assert (loading.next_commands(), loading.is_done, loading.fragments) == ((), True, [])
     assert loading.next_block == {CHANGES: 1, IMAGES: 1}
 
@@ -288,7 +288,7 @@ def test_a_large_log_comes_in_pieces() -> None:
     for number in range(2, 50):
         writer.operation(3, number, put(store, f"key {number}", "y" * 9_000))
     log = writer.log()
-    loading = Loading(log, listed(writer.files), everything, make)
+    loading = loading_of(log, listed(writer.files))
     pieces = 0
     while commands := loading.next_commands():
         (read,) = commands
@@ -313,7 +313,7 @@ def test_a_crash_at_every_byte_leaves_a_prefix() -> None:
         blocks = sum(end <= length for end in ends[1:])
         assert content(loading) == {3: seen[8 + blocks]}
         assert loading.fragments[0].counters()[0] == 8 + blocks
-        sound = ends[blocks] if length >= HEADER_BYTES else 0
+        sound = ends[blocks] if length >= ends[0] else 0
         assert next(one.end for one in loading.torn if one.stream is CHANGES) == sound
         assert loading.next_block[CHANGES] == writer.next_block[CHANGES] - 4 + blocks
 
@@ -327,9 +327,8 @@ def test_what_is_written_after_a_tear_counts() -> None:
         torn = load(files, log)
         closed = [one for one in log.segments if one.end != OPEN]
         block = torn.next_block[CHANGES]
-        body = b""
-        files["log/changes-00000004.seg"] = encode_header(CHANGES, 4, block, LOG_ID) + body
-        again = LogFiles(LOG_ID, (*closed, *torn.torn, Segment(CHANGES, 4, block, OPEN)))
+        fresh, files["log/changes-00000004.seg"] = begun(CHANGES, 4, block)
+        again = LogFiles(LOG_ID, (*closed, *torn.torn, fresh))
         assert content(load(files, again)) == content(torn)
         assert content(torn)[3] in seen
 
@@ -453,8 +452,6 @@ def test_swapped_segments_and_those_of_another_log_are_refused() -> None:
     assert "it is segment 2" in found.why
     other = damage(writer.files, msgspec.structs.replace(log, log_id=b"another log's id"))
     assert (other.file, other.why) == (first, "it belongs to another log")
-    later = bytearray(writer.files[first])
-    later[:HEADER_BYTES] = encode_header(CHANGES, 1, 1, LOG_ID)
     skipped = [one for one in log.segments if (one.stream, one.number) != (CHANGES, 2)]
     gap = damage(writer.files, LogFiles(LOG_ID, tuple(skipped)))
     assert (gap.file, gap.offset) == ("log/changes-00000003.seg", 0)
@@ -469,7 +466,7 @@ def test_a_list_older_than_the_log_is_refused() -> None:
     older = LogFiles(LOG_ID, tuple(one for one in log.segments if one.number < 3))
     found = damage(writer.files, older)
     assert (found.file, found.why) == (CLUSTER_FILE, "it is older than log/changes-00000003.seg")
-    bare = encode_header(CHANGES, 4, writer.next_block[CHANGES], LOG_ID)
+    _, bare = begun(CHANGES, 4, writer.next_block[CHANGES])
     other = LogWriter(b"another log's id")
     other.held(4)
     other.log()

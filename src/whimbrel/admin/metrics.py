@@ -58,6 +58,8 @@ HELP = {
     "backups_made": "Backups that were made while this member was the master",
     "backups_failed": "Those that were not",
     "backups_skipped": "Times of the schedule at which none could be made",
+    "disk_other_keys_bytes": "Bytes of the log that are not encrypted with the key that is written "
+    "with; 0 without encryption",
     "disk_history_bytes": "Bytes of segments that are kept for the next increment of a backup",
     "disk_refuses": "1 while the disk takes nothing and writes are refused",
     "heartbeat_gap_longest_seconds": "Longest time between two heartbeats sent since the start",

@@ -6,17 +6,19 @@ import json
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from whimbrel.cli.http import AsJson
 from whimbrel.config import load
-from whimbrel.errors import GridError
+from whimbrel.errors import GridError, UsageError
 
 if TYPE_CHECKING:
     from whimbrel.testing.cluster import LocalCluster
 
+DATA_DIR = "member.data_dir"
 LOOK_S = 0.5
 STOP_TIMEOUT_S = 60.0
 
@@ -30,6 +32,14 @@ def dev(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="As for start; for every member"),
     ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="Keeps the data of all members, in DIR/1, DIR/2, ..., for the next start",
+        ),
+    ] = None,
     seconds: Annotated[
         float | None,
         typer.Option("--seconds", metavar="S", min=0, help="Stop by itself after S seconds"),
@@ -38,13 +48,17 @@ def dev(
 ) -> None:
     """Run a local cluster of member processes until Ctrl-C, then let all members leave.
 
-    Data ports count upward from 5701 where they are free, admin ports are 3000 above.
+    Data ports count upward from 5701 where they are free, admin ports are 3000 above. With
+    --data-dir the cluster has its data again at the next start, and at least as many members.
     """
-    load(None, {}, (), settings or ())  # wrong settings are told before anything starts
+    given = dict(text.partition("=")[::2] for text in settings or ())
+    if DATA_DIR in given:
+        raise UsageError(f"{DATA_DIR} cannot be the same for all members: give --data-dir DIR")
+    # wrong settings are told before anything starts
+    load(None, {}, (), [*(settings or ()), *([f"{DATA_DIR}={data_dir}"] if data_dir else [])])
     from whimbrel.testing.cluster import LocalCluster
 
-    given = dict(text.partition("=")[::2] for text in settings or ())
-    cluster = LocalCluster(members, name, given, None, count_ports=True)
+    cluster = LocalCluster(members, name, given, None, count_ports=True, data_dir=data_dir)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         cluster.start()

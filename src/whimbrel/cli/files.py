@@ -13,16 +13,24 @@ import msgspec
 import typer
 
 from whimbrel.cli.http import AsJson, print_json
+from whimbrel.cli.keys_in_use import KeysInUse, print_keys
 from whimbrel.core.ids import Namespace, PartitionId, index_in, split_namespace
 from whimbrel.core.persistence.commands import FileSize
+from whimbrel.core.persistence.encryption import (
+    PLAIN,
+    Encryption,
+    KeyProblemError,
+    cluster_hash,
+)
 from whimbrel.core.persistence.format import (
-    HEADER_BYTES,
+    ENCRYPTED_HEADER_BYTES,
     LENGTH_MAX,
     LOG_FOLDER,
     RECORD,
     RECORD_BYTES,
     WITH_CONTROL,
     Block,
+    Cipher,
     DamageError,
     FragmentState,
     Header,
@@ -44,6 +52,7 @@ from whimbrel.core.persistence.metadata import (
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.errors import OperationError, UsageError
 from whimbrel.runtime import identity
+from whimbrel.storage.keys import keys_from_command, keys_from_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +60,7 @@ if TYPE_CHECKING:
 ASIDE = "aside"
 PIECE_BYTES = 1024 * 1024
 MS_PER_S = 1_000
+KEY_TIMEOUT_S = 10.0
 LOOKS_MAX = 3
 """Looks at files of a running member, which may change under ours."""
 
@@ -59,19 +69,30 @@ Json = dict[str, Any]
 
 def files(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Data directory of a member")],
+    key_file: Annotated[
+        str | None,
+        typer.Option("--key-file", metavar="FILE", help="Keys, as persistence.encryption.key_file"),
+    ] = None,
+    key_command: Annotated[
+        str | None,
+        typer.Option("--key-command", metavar="COMMAND", help="The same, printed by a command"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What lies in a data directory, and what in it is damaged; changes nothing.
 
     No member has to run. Of one that runs the last blocks may be missing here. Also for what was
-    set aside: DIR/aside/NAME. Ends with 1 when anything is damaged.
+    set aside: DIR/aside/NAME. Encrypted files need their keys; without any, checksums are looked at
+    and it is said which keys there are. Ends with 1 when anything is damaged, or when keys are
+    given and one is missing.
 
     Examples: whimbrel files /var/lib/grid; whimbrel files --json /var/lib/grid
     """
     if not directory.is_dir():
         raise UsageError(f"{directory} is no directory")
+    encryption = _encryption(key_file, key_command)
     for _ in range(LOOKS_MAX):
-        look = _Look(directory)
+        look = _Look(directory, encryption)
         document = look.document()
         if not look.damage or document["process"] is None or look.is_current():
             break
@@ -82,6 +103,22 @@ def files(
     if look.damage:
         names = ", ".join(dict.fromkeys(one.file for one in look.damage))
         raise OperationError(f"{directory}: damage in {names}")
+    if look.unread and encryption.key_ids:
+        missing = ", ".join(use.name for use in look.keys.uses() if not use.is_given)
+        raise OperationError(f"{directory}: not looked into without key {missing}")
+
+
+def _encryption(key_file: str | None, key_command: str | None) -> Encryption:
+    """Reads with the keys that are given, and whatever is not encrypted."""
+    if key_file and key_command:
+        raise UsageError("--key-file and --key-command exclude each other")
+    if key_file:
+        keys = keys_from_file(key_file)
+    elif key_command:
+        keys = keys_from_command(key_command, KEY_TIMEOUT_S)
+    else:
+        return PLAIN
+    return Encryption(keys, plain="write")
 
 
 @dataclass
@@ -97,6 +134,9 @@ class _Scan:
     torn: int = 0
     first_ms: int | None = None
     last_ms: int | None = None
+    key: str | None = None
+    is_read: bool = True
+    """Whether its blocks were looked into."""
 
     def document(self) -> Json:
         return {
@@ -108,6 +148,7 @@ class _Scan:
             "torn_bytes": self.torn,
             "first_at": _moment(self.first_ms),
             "last_at": _moment(self.last_ms),
+            "key": self.key,
         }
 
 
@@ -116,6 +157,9 @@ class _Look:
     """One look at a directory."""
 
     folder: Path
+    encryption: Encryption
+    unread: list[str] = field(default_factory=list)
+    """Files whose keys were not given."""
     damage: list[DamageError] = field(default_factory=list)
     bytes_of: dict[int, int] = field(default_factory=dict)
     """By number of a structure, bytes of all records that speak of it."""
@@ -124,11 +168,12 @@ class _Look:
 
     def document(self) -> Json:
         """All that was found."""
+        self.keys = KeysInUse(self.folder, self.encryption)
         process = _process_in(self.folder)
         cluster = self._cluster()
         member = self._member(cluster)
         scans = list(self._scans(cluster))
-        if cluster is not None and not self.damage:
+        if cluster is not None and not self.damage and not self.unread:
             self._check_as_a_member(cluster)
         aside = self.folder / ASIDE
         return {
@@ -138,6 +183,8 @@ class _Look:
             "cluster": None if cluster is None else _cluster_document(cluster),
             "structures": self._structures(),
             "segments": [scan.document() for scan in scans],
+            "keys": [use.document() for use in self.keys.uses()],
+            "unread": self.unread,
             "aside": sorted(one.name for one in aside.iterdir()) if aside.is_dir() else [],
             "damage": [
                 {"file": one.file, "offset": one.offset, "why": one.why} for one in self.damage
@@ -161,10 +208,13 @@ class _Look:
                 self.damage.append(DamageError(CLUSTER_FILE, 0, "it is gone, its log is there"))
             return None
         try:
-            return decode_cluster_file(self.meta)
+            data = self.encryption.decrypt_file(CLUSTER_FILE, CLUSTER_FILE, self.meta)
+            return decode_cluster_file(data)
         except DamageError as found:
             self.damage.append(found)
-            return None
+        except KeyProblemError:
+            self.unread.append(CLUSTER_FILE)
+        return None
 
     def _member(self, cluster: ClusterFile | None) -> str | None:
         """The uuid that a start would take."""
@@ -216,15 +266,14 @@ class _Look:
         end = OPEN if listed is None else listed.end
         scan = _Scan(name, size, None if cluster is None else listed is not None, end)
         with (self.folder / name).open("rb") as file:
-            header = decode_header(file.read(HEADER_BYTES))
+            header = decode_header(file.read(ENCRYPTED_HEADER_BYTES))
             file.seek(0)
             if listed is not None and cluster is not None:
-                header = Header(
-                    listed.stream, listed.number, listed.first_block, cluster.log.log_id
-                )
+                of_cluster = cluster_hash(cluster.members.cluster_id)
+                header = listed.header(cluster.log.log_id, of_cluster)
             if header is None or not end:
                 return scan
-            reader = SegmentReader(name, *header)
+            reader = SegmentReader(name, *header, cipher=self._cipher(scan, header))
             left = size if end == OPEN else min(size, end)
             try:
                 while left > 0 and (data := file.read(min(left, PIECE_BYTES))):
@@ -239,6 +288,17 @@ class _Look:
                     self.damage.append(problem)
         return scan
 
+    def _cipher(self, scan: _Scan, header: Header) -> Cipher | None:
+        """What its blocks are decrypted with; None when they are not encrypted, or cannot be."""
+        if header.use is not None:
+            scan.key = header.use.key_id.hex()
+        try:
+            return self.encryption.cipher_of(header)
+        except KeyProblemError:
+            scan.is_read = False
+            self.unread.append(scan.file)
+            return None
+
     def _count(self, scan: _Scan, stream: int, blocks: list[Block]) -> None:
         """What is in some blocks."""
         unpack, bytes_of = RECORD.unpack_from, self.bytes_of
@@ -247,7 +307,7 @@ class _Look:
             scan.last_ms = block.wall_ms
             if scan.first_ms is None:
                 scan.first_ms = block.wall_ms
-            if scan.is_listed is False:
+            if scan.is_listed is False or not scan.is_read:
                 continue
             body = block.body
             at, end = 0, len(body)
@@ -267,7 +327,14 @@ class _Look:
         """What a start would find that no file shows by itself."""
         found = tuple(FileSize(name, size) for name, size in self._sizes().items())
         try:
-            loading = Loading(cluster.log, found, _nothing, _never)
+            loading = Loading(
+                cluster.log,
+                found,
+                _nothing,
+                _never,
+                encryption=self.encryption,
+                cluster_id=cluster.members.cluster_id,
+            )
             while commands := loading.next_commands():
                 answers: list[bytes] = []
                 for read in commands:
@@ -400,6 +467,10 @@ def _print(document: Json) -> None:
     ]
     columns = ("segment", "", ">blocks", ">size", ">torn off", "first block", "last block")
     print_rows(table(*columns), segments, "no log")
+    if any(one["key"] for one in document["keys"]):
+        print_keys(document["keys"])
+    if document["unread"]:
+        out.print(f"not looked into without a key: {', '.join(map(safe, document['unread']))}")
     if document["aside"]:
         out.print(f"set aside: {', '.join(map(safe, document['aside']))}")
     if document["damage"]:

@@ -26,6 +26,7 @@ from msgspec.inspect import (
 
 from whimbrel.config.settings import RuntimeSettings, Value
 from whimbrel.core.ids import BACKUP_COUNT_MAX
+from whimbrel.core.persistence.encryption import PlainFiles
 from whimbrel.core.settings import (
     CLUSTER_SIZE_MAX,
     DEFAULT_PATTERN,
@@ -680,6 +681,37 @@ _PERSISTENCE = (
         "Size of a file of the log at which the next one is begun",
         4_096,
         1_073_741_824,
+    ),
+    _text(
+        "persistence.encryption.key_file",
+        "runtime",
+        "key_file",
+        "File with the keys of all files that hold data, one a line (32 bytes as hexadecimal "
+        "digits or base64): the first one is written with, all are read with; empty: no encryption",
+        4_096,
+    ),
+    _text(
+        "persistence.encryption.key_command",
+        "runtime",
+        "key_command",
+        "Command for /bin/sh whose output has the keys, instead of a file",
+        4_096,
+    ),
+    _seconds(
+        "persistence.encryption.key_timeout_s",
+        "runtime",
+        "key_timeout_us",
+        "Longest time for the command",
+        0.1,
+        600,
+    ),
+    _choice(
+        "persistence.encryption.plain_files",
+        "runtime",
+        "plain_files",
+        "Of files that are not encrypted: refuse them, read them and write them anew encrypted, or "
+        "write everything plain from now on and use the keys for reading alone",
+        get_args(PlainFiles),
     ),
 )
 

@@ -429,12 +429,25 @@ def _check_groups(work: _Work) -> None:
 
 
 def _check_persistence(work: _Work) -> None:
-    """Data on disk need a place."""
+    """Data on disk need a place, and keys come from one."""
     is_sound = work.sound("persistence.enabled", "member.data_dir")
     if is_sound and work.value("persistence.enabled") and not work.value("member.data_dir"):
         work.problems.append(
             f"{work.blame('persistence.enabled')} persistence.enabled needs a directory for the "
             "files: give --data-dir DIR, or set member.data_dir"
+        )
+    encryption = "persistence.encryption"
+    file, command, plain = (
+        f"{encryption}.{leaf}" for leaf in ("key_file", "key_command", "plain_files")
+    )
+    if not work.sound(file, command, plain):
+        return
+    if work.value(file) and work.value(command):
+        work.problems.append(f"{work.blame(command)} {file} is given as well; keys come from one")
+    if work.value(plain) != "refuse" and not (work.value(file) or work.value(command)):
+        work.problems.append(
+            f"{work.blame(plain)} {plain} = {work.value(plain)} needs {file} or {command}: "
+            "without a key nothing is encrypted"
         )
 
 

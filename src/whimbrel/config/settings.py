@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from whimbrel.core.ids import Address
+from whimbrel.core.persistence.encryption import PlainFiles
 from whimbrel.core.settings import CoreSettings
 
 Value = int | float | bool | str | tuple[str, ...] | None
@@ -31,6 +32,13 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
     data_dir: str = ""
     ready_wait_us: int = 5_000_000
     """How long a member that has joined waits at most for its replicas before it says ready."""
+    key_file: str = ""
+    """File with the keys of the files in ``data_dir``, one a line; empty: not encrypted."""
+    key_command: str = ""
+    """The same, as the output of a command."""
+    key_timeout_us: int = 10_000_000
+    """How long the command may take."""
+    plain_files: PlainFiles = "refuse"
     lite: bool = False
     zone: str = ""
     machine: str = ""

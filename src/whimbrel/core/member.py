@@ -23,6 +23,7 @@ from whimbrel.core.merging.service import Merging
 from whimbrel.core.messages import Message, RegistryEntry
 from whimbrel.core.migration.service import Migrations
 from whimbrel.core.model import ClusterState, LostStructure, MemberInfo, MemberList, RowState
+from whimbrel.core.persistence.encryption import PLAIN, Encryption
 from whimbrel.core.persistence.metadata import ClusterFile, LogFiles
 from whimbrel.core.persistence.service import Persistence
 from whimbrel.core.recovery.service import ClusterRecovery
@@ -61,6 +62,7 @@ class Member:
         settings: CoreSettings,
         kinds: Sequence[StructureKind],
         started_us: int = 0,
+        encryption: Encryption = PLAIN,
     ) -> None:
         """Build the rooms; nothing happens before ``Started`` is handled.
 
@@ -69,10 +71,11 @@ class Member:
             settings: Limits and periods.
             kinds: The structures that there may be.
             started_us: Monotonic time of the start; part of the names we make.
+            encryption: The keys for files.
         """
         self.ctx = Context(me, settings, started_us)
         self.dataplane = DataPlane(self.ctx)
-        self.persistence = Persistence(self.ctx, self.dataplane)
+        self.persistence = Persistence(self.ctx, self.dataplane, encryption)
         self.entry_counts = EntryCounts(self.ctx, self.dataplane.partitions)
         self.migrations = Migrations(self.ctx, self.dataplane.roles)
         self.membership = Membership(self.ctx, self.migrations)

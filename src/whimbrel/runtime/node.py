@@ -34,6 +34,7 @@ from whimbrel.core.effects import (
 from whimbrel.core.ids import Address, MemberId
 from whimbrel.core.membership.role_change import Then
 from whimbrel.core.model import MemberInfo, structures_in_words
+from whimbrel.core.persistence.encryption import PLAIN
 from whimbrel.core.stimuli import (
     DiskDone,
     DiskFailed,
@@ -45,6 +46,7 @@ from whimbrel.core.stimuli import (
 from whimbrel.errors import IllegalStateError, InvariantViolation, OperationError
 from whimbrel.runtime.clients import Acceptor, EngineScope
 from whimbrel.runtime.clock import now_us, wall_ms
+from whimbrel.runtime.encryption import open_encryption
 from whimbrel.runtime.identity import Identity, open_identity
 from whimbrel.runtime.links import LinkHost, Links
 from whimbrel.runtime.logs import Logger, log_note, make_logger
@@ -136,6 +138,8 @@ class Node:
         self._server: asyncio.AbstractServer | None = None
         self._disk: DiskThread | None = None
         """Writes to the data directory, where the member keeps more there than its identity."""
+        self._encryption = PLAIN
+        """Of what is written there; salts go on counting from incarnation to incarnation."""
         self._tick: asyncio.TimerHandle | None = None
         self._tick_due_s = 0.0
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -160,13 +164,14 @@ class Node:
         """Open ports and identity, then look for the cluster.
 
         Raises:
-            ConfigError: A port or the data directory cannot be used. Nothing stays open.
+            ConfigError: A port, the data directory or the key cannot be used. Nothing stays open.
             DataDirectoryError: What lies in the data directory cannot. Nothing stays open.
         """
         self.loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[Stopped] = self.loop.create_future()
         self.ready: asyncio.Future[None] = self.loop.create_future()
         """Done once the member serves and its replicas are there, or take longer than is waited."""
+        self._encryption = await asyncio.to_thread(open_encryption, self.config)
         self.ports: Ports = open_ports(self.settings, self._admin is not None)
         with contextlib.ExitStack() as undo:
             undo.callback(self.ports.close)
@@ -566,7 +571,7 @@ class Node:
             zone=settings.zone,
             admin_port=self.ports.admin_port,
         )
-        self.engine: Engine = Engine(me, self.config.core, KINDS, now_us())
+        self.engine: Engine = Engine(me, self.config.core, KINDS, now_us(), self._encryption)
         """The engine of the present incarnation."""
         self.new_cause = self.engine.member.ctx.new_cause
         self.engine.questions.documents["events"] = self._events_document

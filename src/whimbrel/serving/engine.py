@@ -30,6 +30,7 @@ from whimbrel.core.member import Member
 from whimbrel.core.membership.role_change import Then
 from whimbrel.core.messages import DATA_CHANNEL, RegistryEntry
 from whimbrel.core.model import MemberInfo, MemberList
+from whimbrel.core.persistence.encryption import PLAIN, Encryption
 from whimbrel.core.registry import is_structure
 from whimbrel.core.settings import CoreSettings
 from whimbrel.core.stimuli import Received, Stimulus, TimerFired
@@ -60,6 +61,7 @@ class Engine:
         settings: CoreSettings,
         kinds: Sequence[ServedKind],
         started_us: int = 0,
+        encryption: Encryption = PLAIN,
     ) -> None:
         """Build the member and its serving layer; nothing happens before ``Started``.
 
@@ -69,8 +71,9 @@ class Engine:
             settings: Limits and periods.
             kinds: The structures that there may be; the same on all members.
             started_us: Monotonic time of the start.
+            encryption: The keys for files.
         """
-        self.member = Member(me, settings, kinds, started_us)
+        self.member = Member(me, settings, kinds, started_us, encryption)
         self._ctx = self.member.ctx
         self._registry = self.member.registry
         self._incoming = self.member.dataplane.incoming

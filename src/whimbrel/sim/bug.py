@@ -11,15 +11,18 @@ from typing import Any
 
 from whimbrel.core.ids import Address
 from whimbrel.core.model import MemberInfo
+from whimbrel.core.persistence.encryption import Encryption
 from whimbrel.core.settings import CoreSettings
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.structures.configured import MAPS_ONLY
 from whimbrel.structures.kinds import KINDS
 
 
-def new_engine(me: MemberInfo, settings: CoreSettings, started_us: int) -> Engine:
+def new_engine(
+    me: MemberInfo, settings: CoreSettings, started_us: int, encryption: Encryption
+) -> Engine:
     """An engine as it is."""
-    return Engine(me, settings, KINDS, started_us)
+    return Engine(me, settings, KINDS, started_us, encryption)
 
 
 class Bug:
@@ -48,11 +51,13 @@ class Bug:
         """Puts the bug into an engine."""
         self._identities: dict[Address, MemberInfo] = {}
 
-    def make_engine(self, me: MemberInfo, settings: CoreSettings, started_us: int) -> Engine:
+    def make_engine(
+        self, me: MemberInfo, settings: CoreSettings, started_us: int, encryption: Encryption
+    ) -> Engine:
         """An engine with the bug in it."""
         if self.keeps_identity:
             me = self._identities.setdefault(me.address, me)
-        engine = new_engine(me, settings, started_us)
+        engine = new_engine(me, settings, started_us, encryption)
         self.plant(engine)
         return engine
 

@@ -26,6 +26,7 @@ from whimbrel.core.effects import (
 from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId
 from whimbrel.core.messages import Message
 from whimbrel.core.model import MemberInfo
+from whimbrel.core.persistence.encryption import PLAIN, Encryption
 from whimbrel.core.stimuli import (
     DiskDone,
     DiskFailed,
@@ -49,6 +50,7 @@ from whimbrel.sim.disk import SimDisk
 from whimbrel.sim.disk_works import DiskWorks
 from whimbrel.sim.links import LINGER_US, AddressLinks, PeerLink
 from whimbrel.sim.network import Network, Pipe
+from whimbrel.sim.persisted import draw_encryption
 from whimbrel.wire import links as wire_links
 
 if TYPE_CHECKING:
@@ -246,7 +248,9 @@ class Host:
         known = self.info.id if world.plan.profile.keeps_identity else ""
         identity = known or world.entropy.uuid()
         self.info = MemberInfo(MemberId(identity), self.address, self.lite, host=self.machine)
-        self.engine = world.make_engine(self.info, world.plan.settings, self._clock_us())
+        self.engine = world.make_engine(
+            self.info, world.plan.settings, self._clock_us(), self._encryption()
+        )
         self.info = self.engine.member.ctx.me
         if split_data is not None:
             self.engine.member.merging.take_over(split_data)
@@ -255,6 +259,11 @@ class Host:
         world.trace.mark(world.now_us, self.name, "start", self.info.id[:8], cause)
         self._schedule_tick()
         self.stimulate(Started(join_addresses, heard, cause=cause))
+
+    def _encryption(self) -> Encryption:
+        """What this incarnation writes its files with."""
+        world = self.world
+        return draw_encryption(world.entropy.of("keys")) if world.plan.encrypted else PLAIN
 
     def end(self, reason: str, keep_sent: bool) -> None:
         """The process is gone; what it had sent may still arrive (``keep_sent``) or only a part."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 from whimbrel.core.persistence.commands import Read
-from whimbrel.core.persistence.format import DamageError, segment_file
+from whimbrel.core.persistence.encryption import KEY_BYTES, Encryption, PlainFiles
+from whimbrel.core.persistence.format import SALT_BYTES, DamageError, segment_file
 from whimbrel.core.persistence.metadata import CLUSTER_FILE, ClusterFile, decode_cluster_file
 from whimbrel.core.settings import Fsync, PersistenceSettings, RecoveryPolicy
 from whimbrel.sim.disk import SimDisk
 from whimbrel.sim.entropy import coin, pick
+from whimbrel.storage.keys import parse_keys
 
 SECOND_US = 1_000_000
 ALWAYS: Fsync = "always"
@@ -23,6 +26,27 @@ PATIENCE_US = (14 * SECOND_US, 25 * SECOND_US)
 ROT_TRIES = 20
 LOG_SHARE = 0.8
 """How often it is the log that rots, where it has a closed segment."""
+
+
+ENCRYPTED_SHARE = 0.3
+"""How many runs with disks have keys."""
+READ: PlainFiles = "read"
+WRITE: PlainFiles = "write"
+_KEYS = ("5a" * KEY_BYTES, "c3" * KEY_BYTES)
+
+
+def draw_encryption(generator: random.Random) -> Encryption:
+    """Of a process: it writes with one of two keys, or plain, and its successor with another."""
+    lines = _KEYS if coin(generator, 0.5) else _KEYS[::-1]
+    keys = parse_keys("\n".join(lines).encode(), "the keys of a run")
+    plain = pick(generator, (READ, READ, READ, WRITE))
+    return Encryption(keys, generator.randbytes(SALT_BYTES), plain=plain)
+
+
+@cache
+def reader() -> Encryption:
+    """Reads what any process of a run has written."""
+    return draw_encryption(random.Random(0))
 
 
 def draw_persistence(generator: random.Random) -> PersistenceSettings:
@@ -53,7 +77,8 @@ def cluster_file(disk: SimDisk) -> ClusterFile | None:
     if size is None:
         return None
     data = disk.fork(random.Random(0)).execute((Read(CLUSTER_FILE, 0, size),))[0]
-    found = decode_cluster_file(data if isinstance(data, bytes) else b"")
+    data = data if isinstance(data, bytes) else b""
+    found = decode_cluster_file(reader().decrypt_file(CLUSTER_FILE, CLUSTER_FILE, data))
     return None if found.has_left or not found.members.members else found
 
 

@@ -13,7 +13,7 @@ import msgspec
 from whimbrel.core.settings import ComparisonBounds, CoreSettings
 from whimbrel.sim.entropy import Entropy, coin, log_uniform, pick
 from whimbrel.sim.network import NetworkProfile
-from whimbrel.sim.persisted import ALWAYS, draw_persistence
+from whimbrel.sim.persisted import ALWAYS, ENCRYPTED_SHARE, draw_persistence
 from whimbrel.sim.structures.configured import MAPS_ONLY, configured
 from whimbrel.structures.map.settings import MapSettings
 
@@ -126,6 +126,8 @@ class Plan(msgspec.Struct, frozen=True):
     flush_delay_us: int
     timer_late_us: int
     tick_us: int
+    encrypted: bool
+    """Members encrypt their files, each process with another key than the one before, maybe."""
     clock_skew_ms: int
     clock_drift_ppm: int
     """Members' clocks run this much faster or slower, in millionths."""
@@ -247,6 +249,7 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
         flush_delay_us=pick(generator, (0, 0, 50, 500)) if extreme else 0,
         timer_late_us=pick(generator, (0, 1_000, 20_000, 500_000)) if extreme else 1_000,
         tick_us=pick(generator, (50_000, 100_000, 200_000)) if extreme else 500_000,
+        encrypted=profile.disks and coin(entropy.of("plan-keys"), ENCRYPTED_SHARE),
         clock_skew_ms=pick(generator, (0, 50, 5_000)),
         clock_drift_ppm=pick(later, (0, 100, 20_000)) if extreme else 0,
         harm_us=profile.harm_us,

@@ -15,6 +15,7 @@ import msgspec
 from whimbrel.core.effects import Note
 from whimbrel.core.ids import Address, MemberId, Row
 from whimbrel.core.model import ClusterState, MemberInfo
+from whimbrel.core.persistence.encryption import Encryption
 from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import UsageError
 from whimbrel.serving.engine import Engine
@@ -41,7 +42,7 @@ STALENESS = ("pause", "cut", "clog", "slow", "narrow", "double", "forsake")
 """Faults that can keep the news of a new primary from the old one."""
 WALL_START_MS = 1_750_000_000_000
 
-MakeEngine = Callable[[MemberInfo, CoreSettings, int], Engine]
+MakeEngine = Callable[[MemberInfo, CoreSettings, int, Encryption], Engine]
 
 
 class Violation(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from whimbrel.config.keys import ADMIN_OFFSET, PORT_FIRST, PORT_MAX
 from whimbrel.core.model import ClusterState
+from whimbrel.core.persistence.format import ENCRYPTED_HEADER_BYTES, LOG_FOLDER
+from whimbrel.core.persistence.metadata import CLUSTER_FILE
 from whimbrel.errors import OperationError, UsageError
 from whimbrel.testing.fault_proxy import FaultNetwork
 from whimbrel.testing.waiting import get_document, post_order, wait_until
@@ -95,23 +99,34 @@ class LocalMember:
         Raises:
             ClusterError: The process ended, or the line did not come.
         """
+        self._await_line(("ready",), timeout_s)
+
+    def await_port(self, timeout_s: float) -> None:
+        """Wait until others can find it: it is ready, or waits for the cluster of its files.
+
+        Raises:
+            ClusterError: As ``await_ready``.
+        """
+        self._await_line(("ready", "recovering"), timeout_s)
+
+    def _await_line(self, events: Sequence[str], timeout_s: float) -> None:
         try:
-            ready = wait_until(self._find_ready, timeout_s, "ready")
+            line = wait_until(lambda: self._find_line(events), timeout_s, " or ".join(events))
         except TimeoutError as problem:
             raise ClusterError(f"member {self.index}: {problem}\n{self.log_tail()}") from None
-        if ready is None:
+        if line is None:
             raise ClusterError(
                 f"member {self.index} ended with {self.exit_status}\n{self.log_tail()}"
             )
-        self.uuid, self.port = str(ready["uuid"]), int(ready["port"])
-        self.admin_port = int(ready["admin"])
+        self.uuid, self.port = str(line["uuid"]), int(line["port"])
+        self.admin_port = int(line["admin"])
 
-    def _find_ready(self) -> tuple[bool, dict[str, Any] | None]:
+    def _find_line(self, events: Sequence[str]) -> tuple[bool, dict[str, Any] | None]:
         has_ended = not self.is_running
         for line in self._lines.read_bytes().splitlines(keepends=True):
             if line.endswith(b"\n"):
                 event: dict[str, Any] = json.loads(line)
-                if event.get("event") == "ready":
+                if event.get("event") in events:
                     return True, event
         return has_ended, None
 
@@ -160,6 +175,7 @@ class LocalCluster:
         *,
         count_ports: bool = False,
         network: FaultNetwork | None = None,
+        data_dir: Path | None = None,
     ) -> None:
         """Prepare; nothing is started before ``start``.
 
@@ -171,14 +187,19 @@ class LocalCluster:
             count_ports: Let data ports count upward from the default, with admin ports 3000
                 above, instead of taking any that are free.
             network: Between the members, to be cut and healed; the caller closes it.
+            data_dir: Where members keep their data: 1/, 2/, ... in it. They stay; a cluster that
+                is started there again has all that the one before had.
         """
         if not 1 <= members <= MEMBERS_MAX:
             raise UsageError(f"a local cluster has 1 to {MEMBERS_MAX} members, not {members}")
+        if network is not None and data_dir is not None:
+            raise UsageError("a cluster with a network of its own keeps no data")
         self.name = name
         self.members: list[LocalMember] = []
         self._wanted = members
         self._count_ports = count_ports
         self._network = network
+        self._data_dir = data_dir
         self._settings = dict(settings)
         self._is_ours = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="whimbrel-cluster-"))
@@ -207,37 +228,88 @@ class LocalCluster:
     def start(self) -> None:
         """Start the members that were asked for: the first alone, then the others at once.
 
+        Where there are data of before, as many as those are of, if that is more, and those that
+        have some first: who has none must not found a cluster before it can hear of them.
+
         Raises:
             ClusterError: One did not get ready, or the cluster not safe.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.launch().await_ready(START_TIMEOUT_S)
-        self.add_members(self._wanted - 1)
+        known = self._known_members()
+        if not known:
+            self.launch().await_ready(START_TIMEOUT_S)
+            self.add_members(self._wanted - 1)
+            return
+        ports = _free_ports(max(self._wanted, known), count_up=self._count_ports)
+        join = [f"{HOST}:{port}" for port in ports]
+        for has_data in (True, False):
+            for number, port in enumerate(ports, 1):
+                if self._has_data(number) is has_data:
+                    place = self._of_disk(number)
+                    self.launch(port=port, join=join, settings={**place, **self._settings})
+            if has_data:
+                for member in self.members:
+                    member.await_port(START_TIMEOUT_S)
+        for member in self.members:
+            member.await_ready(START_TIMEOUT_S)
+        self._await_safe(START_TIMEOUT_S)
+
+    def _has_data(self, number: int) -> bool:
+        """Whether there is more in a member's directory than a graceful leave has left."""
+        logs = (self._data_dir or self.folder).glob(f"{number}/{LOG_FOLDER}/*")
+        return any(file.stat().st_size > ENCRYPTED_HEADER_BYTES for file in logs)
+
+    def _known_members(self) -> int:
+        """The highest number of a directory with data of a member."""
+        if self._data_dir is None:
+            return 0
+        names = [file.parent.name for file in self._data_dir.glob(f"*/{CLUSTER_FILE}")]
+        return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def launch(
-        self, *, lite: bool = False, port: int = 0, settings: Mapping[str, object] | None = None
+        self,
+        *,
+        lite: bool = False,
+        port: int = 0,
+        settings: Mapping[str, object] | None = None,
+        join: Sequence[str] = (),
     ) -> LocalMember:
-        """Start a process without waiting for it; see ``LocalMember.await_ready``."""
+        """Start a process without waiting for it; see ``LocalMember.await_ready``.
+
+        It joins at these addresses, or at those of the members that run.
+        """
         if len(self.members) >= MEMBERS_MAX:
             raise UsageError(f"a local cluster starts at most {MEMBERS_MAX} members")
-        chosen = {**self._settings, **(settings or {})}
+        number = len(self.members) + 1
+        chosen = {**self._of_disk(number), **self._settings, **(settings or {})}
         if self._network is not None:
             advertised, port = self._network.add(len(self.members))
             chosen["network.advertise"] = f"{HOST}:{advertised}"
-        command = self.command(port, lite, chosen)
+        command = self.command(port, lite, chosen, join)
         member = LocalMember(len(self.members), command, self.folder)
         self.members.append(member)
         return member
 
-    def command(self, port: int, lite: bool, settings: Mapping[str, object]) -> list[str]:
-        """The command line of a new member that joins those that run."""
+    def _of_disk(self, number: int) -> dict[str, object]:
+        """The settings with which a member keeps its data."""
+        if self._data_dir is None:
+            return {}
+        folder = self._data_dir.absolute() / str(number)
+        return {"member.data_dir": folder, "persistence.enabled": True}
+
+    def command(
+        self, port: int, lite: bool, settings: Mapping[str, object], join: Sequence[str] = ()
+    ) -> list[str]:
+        """The command line of a new member that joins at these addresses, or those that run."""
         command = [sys.executable, "-m", "whimbrel", "start", "--cluster-name", self.name]
         command += ["--host", HOST]
         if port or not self._count_ports:
-            command += ["--port", str(port), "--admin-port", "0"]
-        known = ",".join(self._join_address(member) for member in self.running() if member.port)
-        if known:
-            command += ["--join", known]
+            command += ["--port", str(port)]
+        if not self._count_ports:
+            command += ["--admin-port", "0"]
+        known = [self._join_address(member) for member in self.running() if member.port]
+        if join or known:
+            command += ["--join", ",".join(join or known)]
         if lite:
             command.append("--lite")
         for key, value in settings.items():
@@ -436,6 +508,30 @@ class LocalCluster:
                 self._clients.pop().shutdown()
 
 
+def _free_ports(count: int, *, count_up: bool) -> list[int]:
+    """Ports on which nobody listens now; from the default upward, with the admin port above each,
+    or any.
+    """
+    with contextlib.ExitStack() as closing:
+        found: list[int] = []
+        if not count_up:
+            for _ in range(count):
+                place = closing.enter_context(socket.create_server((HOST, 0)))
+                found.append(int(place.getsockname()[1]))
+            return found
+        pairs = (port for port in range(PORT_FIRST, PORT_MAX - ADMIN_OFFSET) if _is_free(port))
+        free = (port for port in pairs if _is_free(port + ADMIN_OFFSET))
+        return list(itertools.islice(free, count))
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
+    return True
+
+
 def local_cluster(
     members: int = 3,
     *,
@@ -443,6 +539,7 @@ def local_cluster(
     settings: Mapping[str, object] | None = None,
     folder: str | os.PathLike[str] | None = None,
     network: FaultNetwork | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
 ) -> LocalCluster:
     """Real member processes on this machine, as a context manager.
 
@@ -452,14 +549,19 @@ def local_cluster(
 
     Args:
         members: How many to start with.
-        name: The cluster's name; by default one that nobody else uses.
+        name: The cluster's name; by default one that nobody else uses, with ``data_dir`` "local".
         settings: Configuration keys for every member, as ``--set`` takes them.
         folder: Where logs go and stay; by default a temporary folder that is removed.
         network: Between the members, to be cut and healed; the caller closes it.
+        data_dir: Where members keep their data, each in a directory of its own, beyond the end of
+            the cluster (``stop`` and ``close``, or ``with``); by default they are in memory alone.
 
     Raises:
         UsageError: There is no such number of members.
     """
-    chosen = name or f"local-{os.getpid()}-{next(_numbers)}"
+    own = "local" if data_dir is not None else f"local-{os.getpid()}-{next(_numbers)}"
     place = None if folder is None else Path(folder)
-    return LocalCluster(members, chosen, settings or {}, place, network=network)
+    disks = None if data_dir is None else Path(data_dir)
+    return LocalCluster(
+        members, name or own, settings or {}, place, network=network, data_dir=disks
+    )

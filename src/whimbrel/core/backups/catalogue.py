@@ -21,7 +21,7 @@ class Backup:
 
     Attributes:
         manifest: None while it is not whole, or that is damaged.
-        damage: What of the manifest is damaged, empty for nothing.
+        damage: What of the manifest is damaged, or why nobody can read it; empty for nothing.
         seen_by: By member whose part it is, the members that see the part.
         bytes: Of all files that are seen, where nothing better is known.
     """
@@ -53,11 +53,13 @@ class Catalogue:
                 for source in one.parts:
                     found.seen_by.setdefault(source, []).append(member)
                 found.bytes = max(found.bytes, one.size)
+                found.damage = found.damage or one.problem
                 if not one.manifest or found.manifest is not None:
                     continue
                 try:
                     file = f"{place}/{one.id}/*/{MANIFEST_FILE}"
                     found.manifest = check_manifest(decode_manifest(one.manifest, file), file)
+                    found.damage = ""
                 except DamageError as problem:
                     found.damage = str(problem)
 

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 
 from whimbrel.core.backups.manifest import DEFAULT_PLACE, Manifest, check_id, place_of
 from whimbrel.core.messages import backups as b
-from whimbrel.core.persistence.format import LOG_ID_BYTES, DamageError, Stream
+from whimbrel.core.persistence.format import (
+    KEY_ID_BYTES,
+    LOG_ID_BYTES,
+    SALT_BYTES,
+    DamageError,
+    Stream,
+)
 from whimbrel.errors import ProtocolError, UsageError
 from whimbrel.serialization.uuids import uuid_bytes
 
@@ -75,3 +81,5 @@ def _check_log(log_id: str, files: Iterable[b.PartFile]) -> None:
         check_id(one.home)
         if one.stream not in list(Stream) or min(one.number, one.first_block, one.end) <= 0:
             raise UsageError("a segment that cannot be")
+        if (len(one.key_id), len(one.salt)) not in ((0, 0), (KEY_ID_BYTES, SALT_BYTES)):
+            raise UsageError("a key that cannot be")

@@ -16,6 +16,7 @@ from whimbrel.core.backups.manifest import MANIFEST_FILE, check_id
 from whimbrel.core.ids import MemberId, Namespace, PartitionId
 from whimbrel.core.messages.backups import PartToRead, SeenBackup
 from whimbrel.core.persistence.commands import Answer, Command, Failure, FileSize, List, Read
+from whimbrel.core.persistence.encryption import Encryption, KeyProblemError
 from whimbrel.core.persistence.format import DamageError, FragmentState, Stream, segment_file
 from whimbrel.core.persistence.loading import Loading
 from whimbrel.core.persistence.metadata import (
@@ -54,9 +55,10 @@ class PartRead(NamedTuple):
 class PlaceFiles:
     """Reads and writes places for backups, through the disk of one member."""
 
-    def __init__(self, submit: Submit) -> None:
+    def __init__(self, submit: Submit, encryption: Encryption) -> None:
         """``submit`` has commands carried out, as that of a log."""
         self._submit = submit
+        self._encryption = encryption
 
     def do(self, *commands: Command) -> Wait:
         """Have commands carried out; resumes with their answers."""
@@ -90,27 +92,38 @@ class PlaceFiles:
                 manifests.setdefault(parts[0], one)
         found: list[SeenBackup] = []
         for name in sorted(sizes):
-            data = b""
+            data, problem = b"", ""
             if name in manifests:
-                read = Read(manifests[name].file, 0, min(manifests[name].size, MANIFEST_BYTES_MAX))
-                try:
-                    (data,) = yield self.do(read)
-                except FileGoneError:  # it is being deleted
-                    data = b""
+                data, problem = yield from self._manifest(manifests[name])
             members = sizes[name]
-            found.append(SeenBackup(name, tuple(members), data, sum(members.values())))
+            found.append(SeenBackup(name, tuple(members), data, sum(members.values()), problem))
         return tuple(found)
+
+    def _manifest(self, file: FileSize) -> Work[tuple[bytes, str]]:
+        """The bytes of a manifest; none where it is not to be had, and why."""
+        try:
+            (answer,) = yield self.do(Read(file.file, 0, min(file.size, MANIFEST_BYTES_MAX)))
+        except FileGoneError:  # it is being deleted
+            return b"", ""
+        data = cast("bytes", answer)
+        try:  # an empty one says that the backup is not whole any more
+            plain = data and self._encryption.decrypt_file(MANIFEST_FILE, file.file, data)
+        except (DamageError, KeyProblemError) as problem:
+            return b"", str(problem)
+        return plain, ""
 
     def meta(self, folder: str) -> Work[ClusterFile]:
         """What the cluster was when a part was cut, from the folder of the part.
 
         Raises:
             DamageError: That is damaged.
+            KeyProblemError: It can be read with none of the keys.
         """
         file = f"{folder}/{CLUSTER_FILE}"
         (data,) = yield self.do(Read(file, 0, META_BYTES_MAX))
+        plain = self._encryption.decrypt_file(CLUSTER_FILE, file, cast("bytes", data))
         try:
-            return decode_cluster_file(cast("bytes", data))
+            return decode_cluster_file(plain)
         except DamageError as problem:
             raise DamageError(file, problem.offset, problem.why) from None
 
@@ -137,6 +150,7 @@ class PlaceFiles:
 
         Raises:
             DamageError: Some file is gone or damaged.
+            KeyProblemError: One can be read with none of the keys.
         """
         meta = yield from self.meta(f"{place}/{backup}/{part.source}")
         places = {
@@ -150,11 +164,14 @@ class PlaceFiles:
                 if places.get(name) == folder:
                     sizes.append(FileSize(name, one.size))
         segments = tuple(
-            Segment(Stream(one.stream), one.number, one.first_block, one.end) for one in part.files
+            Segment(Stream(one.stream), one.number, one.first_block, one.end, one.key_id, one.salt)
+            for one in part.files
         )
         log = LogFiles(bytes.fromhex(part.log_id), segments)
         try:
-            loading = Loading(log, sizes, wanted, make, until_ms)
+            loading = Loading(
+                log, sizes, wanted, make, until_ms, self._encryption, meta.members.cluster_id
+            )
             while commands := loading.next_commands():
                 tell(loading.bytes_loaded, loading.bytes_total)
                 reads = [Read(places[one.file] + one.file, *one_span(one)) for one in commands]

@@ -111,7 +111,7 @@ class Participant:
         self._registry = registry
         self._offering = offering
         self._answer = answer
-        self._files = PlaceFiles(persistence.submit)
+        self._files = PlaceFiles(persistence.submit, persistence.encryption)
         self._parts: dict[str, _Part] = {}
         self._works: dict[type[b.Order], Callable[[_Part, Any], Work[b.Answer]]] = {
             b.LookAt: lambda _, order: self._look(order),
@@ -335,12 +335,15 @@ class Participant:
         for position, one in enumerate(wanted):
             part.tell(position, len(wanted))
             there = known.get((one.stream, one.number))
-            if there is not None and there.end == one.end:
+            if there is not None and (there.end, there.salt) == (one.end, one.salt):
                 listed.append(there)
                 continue
             to = f"{folder}/{segment_file(one.stream, one.number)}"
             yield self._files.do(Copy(log.retired.where(one), to))
-            listed.append(b.PartFile(one.stream, one.number, one.first_block, one.end, part.id))
+            file = b.PartFile(
+                one.stream, one.number, one.first_block, one.end, part.id, one.key_id, one.salt
+            )
+            listed.append(file)
             size += one.end
         count = len(files.segments)
         return b.Gathered(
@@ -351,7 +354,8 @@ class Participant:
 
     def _conclude(self, part: _Part, order: b.Conclude) -> Work[b.Answer]:
         file = f"{part.place}/{part.id}/{self._ctx.id}/{MANIFEST_FILE}"
-        yield self._files.do(Replace(file, order.manifest))
+        manifest = self._persistence.encryption.encrypt_file(MANIFEST_FILE, order.manifest)
+        yield self._files.do(Replace(file, manifest))
         if part.log is not None and part.files is not None:
             held = (*part.files.segments, *part.history.segments)
             since = f"{part.place}/{part.id}"

@@ -26,6 +26,7 @@ class PartFile(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         stream, number, first_block, end: As in ``cluster.meta``.
         home: The backup in whose folder of that member the bytes lie.
+        key_id, salt: As in ``cluster.meta``; empty where the segment is not encrypted.
     """
 
     stream: int
@@ -33,6 +34,8 @@ class PartFile(msgspec.Struct, frozen=True, array_like=True):
     first_block: int
     end: int
     home: str
+    key_id: bytes = b""
+    salt: bytes = b""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -167,14 +170,16 @@ class SeenBackup(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         parts: The members of which it sees a part.
-        manifest: Empty where there is none.
+        manifest: Empty where there is none, or none that can be read.
         size: Bytes of all its files.
+        problem: Why it cannot be read.
     """
 
     id: str
     parts: tuple[MemberId, ...]
     manifest: bytes
     size: int
+    problem: str = ""
 
 
 class Seen(Answer, frozen=True):

@@ -20,7 +20,7 @@ import enum
 import re
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 import msgspec
@@ -29,13 +29,25 @@ from whimbrel.core.ids import Namespace, PartitionId
 
 FORMAT: Final = 1
 """Of segments; files of a later format are refused and left as they are."""
+ENCRYPTED_FORMAT: Final = 2
+"""Of segments that are encrypted."""
 SEGMENT_MAGIC: Final = b"WHIMBSEG"
 BLOCK_MAGIC: Final = b"WBLK"
 LOG_ID_BYTES: Final = 16
-HEADER: Final = struct.Struct("<8sHBxIQ16s")
-"""Magic, format, stream, segment number, number of its first block, id of the log."""
+KEY_ID_BYTES: Final = 8
+CLUSTER_HASH_BYTES: Final = 16
+SALT_BYTES: Final = 32
+HEADER: Final = struct.Struct("<8sHBBIQ16s")
+"""Magic, format, stream, cipher, segment number, number of its first block, id of the log."""
+KEY_USE: Final = struct.Struct(f"<{KEY_ID_BYTES}s{CLUSTER_HASH_BYTES}s{SALT_BYTES}s")
+"""Behind it in an encrypted segment: id of the key, hash of the cluster's id, salt."""
 HEADER_BYTES: Final = HEADER.size + 4
 """With the checksum of all that."""
+ENCRYPTED_HEADER_BYTES: Final = HEADER.size + KEY_USE.size + 4
+"""No segment with a block is as short, encrypted or not."""
+PLAIN_CIPHER: Final = 0
+AES_256_GCM: Final = 1
+"""Numbers of ciphers in a header."""
 BLOCK: Final = struct.Struct("<IIQQ")
 """Behind magic and checksum: length of the body, flags with UNSYNCED above them, number, wall clock
 in ms."""
@@ -55,6 +67,7 @@ UNSYNCED_SHIFT: Final = 8
 UNSYNCED_MAX: Final = (1 << 24) - 1
 """Blocks before a block that were not known to be durable when it was written; or more."""
 
+_KNOWN: Final = ((FORMAT, PLAIN_CIPHER), (ENCRYPTED_FORMAT, AES_256_GCM))
 _PREFIX_PARTITION_BITS: Final = 32
 _CHECKSUM = struct.Struct("<I")
 _NUMBER = struct.Struct("<Q")
@@ -138,13 +151,46 @@ class Block(NamedTuple):
         return self.number - (self.flags >> UNSYNCED_SHIFT)
 
 
+class KeyUse(NamedTuple):
+    """How a key is used in one segment, and in no other: the salt comes once.
+
+    Attributes:
+        key_id: Which key: KEY_ID_BYTES of a hash of it.
+        cluster: CLUSTER_HASH_BYTES of a hash of the cluster's id.
+        salt: SALT_BYTES from which the key of this segment alone is derived.
+    """
+
+    key_id: bytes
+    cluster: bytes
+    salt: bytes
+
+
+class Cipher(Protocol):
+    """Encrypts and authenticates what lies in one segment, or one file, under a key of its own."""
+
+    def encrypt(self, number: int, facts: bytes, body: bytes) -> bytes:
+        """The body as it goes to the disk; no number comes twice.
+
+        Args:
+            number: Of the block.
+            facts: What is not secret and belongs to it; it has to be the same to decrypt it.
+            body: Of the block.
+        """
+        ...
+
+    def decrypt(self, number: int, facts: bytes, body: bytes) -> bytes | None:
+        """The body as it was; None when these three are not what was encrypted together."""
+        ...
+
+
 class Header(NamedTuple):
-    """What the header of a segment says."""
+    """What the header of a segment says; ``use`` is None where nothing is encrypted."""
 
     stream: int
     number: int
     first_block: int
     log_id: bytes
+    use: KeyUse | None = None
 
 
 class DamageError(Exception):
@@ -191,9 +237,14 @@ def split_prefix(prefix: int) -> tuple[int, PartitionId]:
 # -- making -------------------------------------------------------------------------------
 
 
-def encode_header(stream: int, number: int, first_block: int, log_id: bytes) -> bytes:
-    """The first HEADER_BYTES of a segment."""
-    head = HEADER.pack(SEGMENT_MAGIC, FORMAT, stream, number, first_block, log_id)
+def encode_header(
+    stream: int, number: int, first_block: int, log_id: bytes, use: KeyUse | None = None
+) -> bytes:
+    """The first HEADER_BYTES of a segment; ENCRYPTED_HEADER_BYTES where a key is used."""
+    version, cipher = (FORMAT, PLAIN_CIPHER) if use is None else (ENCRYPTED_FORMAT, AES_256_GCM)
+    head = HEADER.pack(SEGMENT_MAGIC, version, stream, cipher, number, first_block, log_id)
+    if use is not None:
+        head += KEY_USE.pack(*use)
     return head + _CHECKSUM.pack(crc32(head))
 
 
@@ -226,8 +277,37 @@ def decode_number(body: bytes) -> int:
 
 
 def checksum_of(header: bytes) -> int:
-    """What stands at the end of a segment's header; checksums of its blocks go on from there."""
-    return int(_CHECKSUM.unpack_from(header, HEADER.size)[0])
+    """What stands at the end of a segment's header; checksums of its blocks go on from there.
+
+    Args:
+        header: It, and anything behind it.
+    """
+    return int(_CHECKSUM.unpack_from(header, header_bytes(header) - _CHECKSUM.size)[0])
+
+
+def header_bytes(header: bytes) -> int:
+    """How long a header is that begins so, with HEADER_BYTES at least."""
+    is_encrypted = HEADER.unpack_from(header)[1] == ENCRYPTED_FORMAT
+    return ENCRYPTED_HEADER_BYTES if is_encrypted else HEADER_BYTES
+
+
+def encrypt_body(
+    cipher: Cipher, number: int, wall_ms: int, flags: int, body: bytes, *, unsynced: int
+) -> bytes:
+    """The body of a block of an encrypted segment, for ``encode_block`` with the same arguments.
+
+    All that its head says is authenticated with it, but for its length, which is its own.
+    """
+    return cipher.encrypt(number, _facts(number, wall_ms, _with_unsynced(flags, unsynced)), body)
+
+
+def _facts(number: int, wall_ms: int, flags: int) -> bytes:
+    """What of a head is authenticated with the body."""
+    return BLOCK.pack(0, flags, number, wall_ms)
+
+
+def _with_unsynced(flags: int, unsynced: int) -> int:
+    return flags | min(unsynced, UNSYNCED_MAX) << UNSYNCED_SHIFT
 
 
 def encode_block(
@@ -243,8 +323,7 @@ def encode_block(
         body: Records.
         unsynced: So many blocks of its stream directly before it are not known to be durable now.
     """
-    flags |= min(unsynced, UNSYNCED_MAX) << UNSYNCED_SHIFT
-    head = BLOCK.pack(len(body), flags, number, wall_ms)
+    head = BLOCK.pack(len(body), _with_unsynced(flags, unsynced), number, wall_ms)
     return BLOCK_MAGIC + _CHECKSUM.pack(crc32(body, crc32(head, segment))) + head
 
 
@@ -255,12 +334,19 @@ def decode_header(data: bytes) -> Header | None:
     """What the first bytes of a file say as the header of a segment; None when they are none."""
     if len(data) < HEADER_BYTES:
         return None
-    magic, version, stream, number, first, log_id = HEADER.unpack_from(data)
-    (checksum,) = _CHECKSUM.unpack_from(data, HEADER.size)
-    is_ours = magic == SEGMENT_MAGIC and version == FORMAT
-    if not is_ours or crc32(data[: HEADER.size]) != checksum:
+    magic, version, stream, cipher, number, first, log_id = HEADER.unpack_from(data)
+    size = header_bytes(data)
+    is_ours = magic == SEGMENT_MAGIC and (version, cipher) in _KNOWN
+    if not is_ours or len(data) < size or not _is_sound(data[:size]):
         return None
-    return Header(stream, number, first, log_id)
+    use = KeyUse(*KEY_USE.unpack_from(data, HEADER.size)) if version == ENCRYPTED_FORMAT else None
+    return Header(stream, number, first, log_id, use)
+
+
+def _is_sound(header: bytes) -> bool:
+    """Whether the checksum of a header is right."""
+    end = len(header) - _CHECKSUM.size
+    return crc32(header[:end]) == int(_CHECKSUM.unpack_from(header, end)[0])
 
 
 def records_of(body: bytes) -> Iterator[Record]:
@@ -290,11 +376,23 @@ class SegmentReader:
     """
 
     def __init__(
-        self, file: str, stream: int, number: int, first_block: int, log_id: bytes
+        self,
+        file: str,
+        stream: int,
+        number: int,
+        first_block: int,
+        log_id: bytes,
+        use: KeyUse | None = None,
+        *,
+        cipher: Cipher | None = None,
     ) -> None:
-        """Expect this segment; blocks from ``first_block`` on."""
+        """Expect this segment; blocks from ``first_block`` on.
+
+        Without a ``cipher`` the bodies of an encrypted one are given as they are.
+        """
         self.file = file
-        self._header = encode_header(stream, number, first_block, log_id)
+        self._cipher = cipher
+        self._header = encode_header(stream, number, first_block, log_id, use)
         self._checksum = checksum_of(self._header)
         self._next = first_block
         self._buffer = b""
@@ -323,7 +421,8 @@ class SegmentReader:
         """Take the next bytes; the blocks that are whole now.
 
         Raises:
-            DamageError: This is another segment than expected, or of a later format.
+            DamageError: This is another segment than expected, or of a later format; or a block is
+                whole, and nobody with the key has written it here.
         """
         self._buffer = self._buffer + data if self._buffer else data
         if self._problem or (not self._has_header and not self._take_header()):
@@ -339,7 +438,7 @@ class SegmentReader:
                     else (f"block {block.number} stands where block {self._next} belongs")
                 )
                 break
-            found.append(block)
+            found.append(block if self._cipher is None else self._decrypted(block, self._cipher))
             self._next += 1
             at += size
         self._buffer = buffer[at:]
@@ -365,14 +464,27 @@ class SegmentReader:
         return rest
 
     def _take_header(self) -> bool:
-        if len(self._buffer) < HEADER_BYTES:
+        size = len(self._header)
+        has_told = len(self._buffer) >= HEADER_BYTES and not self._header.startswith(self._buffer)
+        if len(self._buffer) < size and not has_told:
             return False
-        head, self._buffer = self._buffer[:HEADER_BYTES], self._buffer[HEADER_BYTES:]
+        head = self._buffer[:size]
         if head != self._header:
-            raise DamageError(self.file, 0, _wrong_header(head, self._header))
+            found = self._buffer[: header_bytes(self._buffer)]
+            raise DamageError(self.file, 0, _wrong_header(found, self._header))
+        self._buffer = self._buffer[size:]
         self._has_header = True
-        self._offset = HEADER_BYTES
+        self._offset = size
         return True
+
+    def _decrypted(self, block: Block, cipher: Cipher) -> Block:
+        """A torn block has another checksum, so what cannot be decrypted was not torn."""
+        facts = _facts(block.number, block.wall_ms, block.flags)
+        body = cipher.decrypt(block.number, facts, block.body)
+        if body is None:
+            why = "it is whole, and was not written here by who has the key"
+            raise DamageError(self.file, block.offset, why)
+        return block._replace(body=body)
 
     def _was_durable(self) -> bool:
         """Whether a sound block behind the one that is not whole was written when that was durable.
@@ -412,18 +524,40 @@ class SegmentReader:
 
 def _wrong_header(found: bytes, expected: bytes) -> str:
     """In words, in what a header differs."""
-    (checksum,) = _CHECKSUM.unpack_from(found, HEADER.size)
-    if crc32(found[: HEADER.size]) != checksum:
-        return "its header's checksum is another one"
-    magic, version, stream, number, first, log_id = HEADER.unpack_from(found)
-    _, _, right_stream, right_number, right_first, right_log = HEADER.unpack_from(expected)
-    if magic != SEGMENT_MAGIC:
-        return "it is no segment"
-    if version != FORMAT:
-        return f"it has format {version}; this version reads {FORMAT}"
+    magic, version, stream, cipher, number, first, log_id = HEADER.unpack_from(found)
+    _, right_version, right_stream, _, right_number, right_first, right_log = HEADER.unpack_from(
+        expected
+    )
+    if magic == SEGMENT_MAGIC and (version, cipher) not in _KNOWN and _is_sound(found):
+        what = f"it has format {version}"
+        if version == ENCRYPTED_FORMAT:
+            what += f" and cipher {cipher}"
+        return f"{what}; this version reads {FORMAT} and {ENCRYPTED_FORMAT}"
+    header = decode_header(found)
+    is_short = magic == SEGMENT_MAGIC and len(found) < header_bytes(found)
+    if version != right_version and (header is not None or is_short):
+        words = {FORMAT: "not encrypted", ENCRYPTED_FORMAT: "encrypted"}
+        return f"it is {words[version]}, and its list says that it is {words[right_version]}"
+    if header is None:
+        return "it ends within its header" if is_short else _no_header(found, magic)
     if log_id != right_log:
         return "it belongs to another log"
-    return (
-        f"it is segment {number} of stream {stream}, from block {first} on, in the place of "
-        f"segment {right_number} of stream {right_stream}, from block {right_first} on"
-    )
+    if (stream, number, first) != (right_stream, right_number, right_first):
+        return (
+            f"it is segment {number} of stream {stream}, from block {first} on, in the place of "
+            f"segment {right_number} of stream {right_stream}, from block {right_first} on"
+        )
+    right = decode_header(expected)
+    use, right_use = header.use, None if right is None else right.use
+    if use is not None and right_use is not None and use.key_id != right_use.key_id:
+        return f"it is encrypted with key {use.key_id.hex()}, not {right_use.key_id.hex()}"
+    if use is not None and right_use is not None and use.cluster != right_use.cluster:
+        return "it belongs to another cluster"
+    return "it was written at another time than the one that is listed"
+
+
+def _no_header(found: bytes, magic: bytes) -> str:
+    """Of bytes that are no header of ours."""
+    if _is_sound(found) and magic != SEGMENT_MAGIC:
+        return "it is no segment"
+    return "its header's checksum is another one"

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from whimbrel.core.persistence.format import (
     WITH_CONTROL,
     RecordKind,
-    encode_block,
     encode_number,
     encode_record,
     name_record,
     prefix_of,
 )
+from whimbrel.core.persistence.segments import SegmentInfo
 from whimbrel.core.replication.fragments import Fragment
 
 if TYPE_CHECKING:
@@ -152,11 +152,10 @@ class Images:
         total = making.entries if is_last else None
         return Piece(making.fragment, making.log.structure, making.image, chunk, is_first, total)
 
-    def encode(self, piece: Piece, segment: int, wall_ms: int, unsynced: int) -> list[bytes]:
-        """The block of a piece, in parts; so many before it are not known to be durable.
-
-        ``segment`` is the checksum of the header of the segment that it goes into.
-        """
+    def encode(
+        self, piece: Piece, segment: SegmentInfo, wall_ms: int, unsynced: int
+    ) -> tuple[bytes, bytes]:
+        """The block of a piece, in this segment; so many before it are not known to be durable."""
         prefix = prefix_of(piece.structure, piece.fragment.partition_id)
         records: list[bytes] = []
         if piece.structure not in self._named:
@@ -168,11 +167,9 @@ class Images:
             end = encode_number(piece.entries)
             records.append(encode_record(RecordKind.IMAGE, prefix, piece.image, end))
         body = b"".join(records)
-        head = encode_block(
-            segment, self.next_block, wall_ms, WITH_CONTROL, body, unsynced=unsynced
-        )
+        block = segment.encode(self.next_block, wall_ms, WITH_CONTROL, body, unsynced)
         self.next_block += 1
-        return [head, body]
+        return block
 
     def begin_segment(self) -> None:
         """A new segment is written to from now on."""

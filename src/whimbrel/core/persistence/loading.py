@@ -16,6 +16,7 @@ import msgspec
 
 from whimbrel.core.ids import Namespace, PartitionId
 from whimbrel.core.persistence.commands import Answer, FileSize, Read
+from whimbrel.core.persistence.encryption import PLAIN, Encryption, cluster_hash
 from whimbrel.core.persistence.format import (
     HEADER_BYTES,
     LENGTH_BITS,
@@ -185,6 +186,8 @@ class Loading:
         wanted: Wanted,
         make: Make,
         until_ms: int | None = None,
+        encryption: Encryption = PLAIN,
+        cluster_id: str = "",
     ) -> None:
         """Load from a log.
 
@@ -195,11 +198,16 @@ class Loading:
             make: An empty fragment for a partition, a structure and its state.
             until_ms: Load what was there at that moment by the member's wall clock: the first block
                 that is of a later one, and all behind it, are checked and do not count.
+            encryption: Has the keys.
+            cluster_id: Of the cluster that the log is of.
 
         Raises:
             DamageError: A segment is gone, or the list makes no sense.
+            KeyProblemError: A segment cannot be read with these keys.
         """
         self._log = log
+        self._encryption = encryption
+        self._cluster = cluster_hash(cluster_id)
         self._sizes = {one.file: one.size for one in files}
         self._wanted = wanted
         self._make = make
@@ -284,6 +292,7 @@ class Loading:
                 raise DamageError(file, 0, "it is gone")
             if segment.end == OPEN and segment is not found[-1]:
                 raise DamageError(CLUSTER_FILE, 0, f"it lists {file} as open, and a later one")
+            self._encryption.check_readable(file, segment.key_id)
         return found
 
     def _size(self, segment: Segment) -> int:
@@ -340,8 +349,8 @@ class Loading:
     def _reader(self, segment: Segment) -> SegmentReader:
         """Reads that segment and no other."""
         file = segment_file(segment.stream, segment.number)
-        log_id = self._log.log_id
-        return SegmentReader(file, segment.stream, segment.number, segment.first_block, log_id)
+        header = segment.header(self._log.log_id, self._cluster)
+        return SegmentReader(file, *header, cipher=self._encryption.cipher_of(header))
 
     def _segment(self, segment: Segment, reader: SegmentReader, use: _Use) -> _Reads:
         """Read one segment."""

@@ -24,17 +24,14 @@ from whimbrel.core.persistence.commands import (
     Sync,
     SyncFolder,
 )
+from whimbrel.core.persistence.encryption import PLAIN, Encryption
 from whimbrel.core.persistence.format import (
     BLOCK_BYTES_TARGET,
     BLOCK_HEAD_BYTES,
-    HEADER_BYTES,
     LOG_FOLDER,
     WITH_CONTROL,
     RecordKind,
     Stream,
-    checksum_of,
-    encode_block,
-    encode_header,
     encode_number,
     encode_record,
     name_record,
@@ -131,6 +128,7 @@ class DiskLog:
         files: LogFiles,
         loading: Loading | None = None,
         strays: Iterable[str] = (),
+        encryption: Encryption = PLAIN,
     ) -> None:
         """Begin an empty log, or go on with one that was loaded.
 
@@ -138,15 +136,15 @@ class DiskLog:
             ctx: The member's.
             settings: When to write and to sync.
             completed: Where replies go that are decided.
-            encode_cluster: Gives the cluster file that names these files; told whether it is to
-                have what has changed since the one before.
+            encode_cluster: Gives the cluster file that names these files, with news or without.
             submit: Has commands carried out; ``done`` or ``failed`` is told of each.
             files: The segments there are; an empty log has an id that no log here had before.
             loading: What read them.
             strays: Files of other segments that a death left there; they are removed, and their
                 names are not used again.
+            encryption: How segments are encrypted.
         """
-        self._ctx, self._settings = ctx, settings
+        self._ctx, self._settings, self._encryption = ctx, settings, encryption
         self._encode_cluster, self._submit = encode_cluster, submit
         self.log_id = files.log_id
         self.segments = Segments(settings.segment_bytes)
@@ -163,28 +161,24 @@ class DiskLog:
         self._named: dict[int, None] = {}
         """Structures whose names stand in the segment of the open block."""
         self.parts: list[bytes] = []
-        self.size = 0
-        self._flags = 0
+        self.size = self._flags = self._gathered = self._under_way_bytes = 0
         self._closed: list[tuple[int, int, bytes]] = []
         """Flags, wall clock and body of blocks that are cut and have not left."""
-        self._gathered = 0
-        """Their bytes."""
         self._marked: dict[Fragment, None] = {}
         self.is_marked = self.has_begun = False
         self.waiting = Waiting(completed)
         self._under_way: tuple[Command, ...] = ()
-        self._under_way_bytes = 0
         self._unsynced: dict[str, None] = {}
         """Files with bytes that no sync covers."""
         self._unsynced_blocks = dict.fromkeys(Stream, 0)
         """Blocks behind the last sync."""
         self._seals: deque[Seal] = deque()
-        self.retired = Retired(files.log_id, settings.segment_bytes)
+        self.retired = Retired(files.log_id, settings.segment_bytes, encryption)
         self._opening: list[Command] = []
         """Makes the file of the segment that the open block belongs into."""
         self._strays: list[Command] = []  # for files that are not needed here any more
         self._is_due = self._must_sync = self._must_note = self._must_shrink = False
-        self._is_timed = self._was_behind = False
+        self._is_timed = self._was_behind = self._is_rewriting = False
         self._noted_us = ctx.now_us - CLUSTER_PAUSE_US
         self.trouble = ""
         self.on_trouble: Callable[[], None] = lambda: None
@@ -196,6 +190,10 @@ class DiskLog:
         self._avoid(strays)
         if loading is not None:
             self._go_on_from(loading, files)
+        newest = self.segments.of[Stream.IMAGES][-1:]
+        if newest and newest[0].key_id != self._encryption.current_id:
+            # It stays, needed or not, as long as it is the newest one.
+            self._begin(Stream.IMAGES, self.images.next_block, self._opening)
         self._open_segment()
 
     def _avoid(self, strays: Iterable[str]) -> None:
@@ -395,6 +393,9 @@ class DiskLog:
     def begin(self) -> None:
         """Let what is gathered leave, and say what the cluster is."""
         self.has_begun = True
+        self._is_rewriting = self.bytes_of_other_keys > 0
+        if self._is_rewriting:
+            self._ctx.arm(COMPACT_TIMER, COMPACT_US)
         self._encode_cluster(self.files(), True)  # it says this until data of later rows are there
         self.note_cluster()
 
@@ -487,11 +488,10 @@ class DiskLog:
             return
         unsynced = self._unsynced_blocks[Stream.CHANGES]
         number = self.next_block - len(self._closed)
-        segment = self.segments.of[Stream.CHANGES][-1].checksum
+        segment = self.segments.of[Stream.CHANGES][-1]
         blocks: list[bytes] = []
         for flags, wall_ms, body in self._closed:
-            head = encode_block(segment, number, wall_ms, flags, body, unsynced=unsynced)
-            blocks += (head, body)
+            blocks += segment.encode(number, wall_ms, flags, body, unsynced)
             number += 1
             unsynced += 1
         self._unsynced_blocks[Stream.CHANGES] = unsynced
@@ -499,7 +499,7 @@ class DiskLog:
         self._closed, self._gathered = [], 0
         self._append(Stream.CHANGES, blocks, commands)
 
-    def _append(self, stream: Stream, blocks: list[bytes], commands: list[Command]) -> int:
+    def _append(self, stream: Stream, blocks: Iterable[bytes], commands: list[Command]) -> int:
         segment = self.segments.of[stream][-1]
         file = segment_file(stream, segment.number)
         commands.append(Append(file, tuple(blocks)))
@@ -538,8 +538,7 @@ class DiskLog:
         """
         self._sync(commands)
         segment = self.segments.begin(stream, first_block)
-        header = encode_header(stream, segment.number, first_block, self.log_id)
-        segment.size, segment.checksum = len(header), checksum_of(header)
+        header = segment.open(self.log_id, self._ctx.members.cluster_id, self._encryption)
         file = segment_file(stream, segment.number)
         commands += (Append(file, (header,)), Sync(file))
 
@@ -583,7 +582,7 @@ class DiskLog:
 
     def _carry_out_seal(self, commands: list[Command]) -> None:
         current = self.segments.current(Stream.CHANGES)
-        if current is not None and current.size > HEADER_BYTES:
+        if current is not None and current.has_blocks:
             self._open_segment(commands)
         self.segments.close(Stream.IMAGES)
         self._note(commands)
@@ -618,7 +617,7 @@ class DiskLog:
             if piece.is_first and piece.fragment in self._logs:
                 self._write_state(piece.fragment)
             unsynced = self._unsynced_blocks[Stream.IMAGES]
-            segment = self.segments.of[Stream.IMAGES][-1].checksum
+            segment = self.segments.of[Stream.IMAGES][-1]
             block = images.encode(piece, segment, self._ctx.wall_ms, unsynced)
             self._unsynced_blocks[Stream.IMAGES] = unsynced + 1
             written = self._append(Stream.IMAGES, block, commands)
@@ -652,6 +651,8 @@ class DiskLog:
         if self.images.is_busy or self._must_shrink:
             self._ctx.arm(COMPACT_TIMER, COMPACT_PAUSE_US)
             self._go_soon()
+        elif self._is_rewriting:
+            self._look_for_other_keys()
 
     def _shrink(self, commands: list[Command]) -> None:
         """Remove the segments that nobody needs.
@@ -672,9 +673,26 @@ class DiskLog:
         """Have images made of what holds the log back, if it is larger than it may be."""
         logs = list(self._logs.values())
         owners = [Owner(log.floor, log.image, _cost_of(log.fragment.store)) for log in logs]
-        if self.segments.is_over(sum(owner.cost for owner in owners)):
-            for position in self.segments.choose(owners):
-                self.images.want(logs[position].fragment, logs[position])
+        chosen: list[int] = []
+        if self._is_rewriting:
+            chosen = self.segments.owners_not_under(self._encryption.current_id, owners)
+        if not chosen and self.segments.is_over(sum(owner.cost for owner in owners)):
+            chosen = self.segments.choose(owners)
+        for position in chosen:
+            self.images.want(logs[position].fragment, logs[position])
+
+    @property
+    def bytes_of_other_keys(self) -> int:
+        """Bytes of the log that are not under the key that is written with."""
+        return self.segments.bytes_not_under(self._encryption.current_id)
+
+    def _look_for_other_keys(self) -> None:
+        """Whether all is under the current key by now; else what needs the rest is on its way."""
+        self._is_rewriting = self.bytes_of_other_keys > 0
+        if self._is_rewriting:
+            self._ctx.arm(COMPACT_TIMER, COMPACT_US)
+        else:
+            self._ctx.note("log_rewritten", key=self._encryption.current_id.hex() or "none")
 
     # -- ends ---------------------------------------------------------------------------------
 

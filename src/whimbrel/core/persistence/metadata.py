@@ -28,7 +28,7 @@ from whimbrel.core.model import (
     PackedRows,
     RowState,
 )
-from whimbrel.core.persistence.format import DamageError, Stream
+from whimbrel.core.persistence.format import DamageError, Header, KeyUse, Stream
 from whimbrel.core.persistence.table_format import (
     LegacyPartitionTableReader,
     LegacyPartitionTableWriter,
@@ -62,12 +62,20 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
         first_block: Number of its first block.
         end: Bytes that count, OPEN for the one of its stream that is written to. What is behind
             them was torn off by the death of a member; 0 when not even the header was whole.
+        key_id, salt: As in its header; empty where it is not encrypted.
     """
 
     stream: Stream
     number: int
     first_block: int
     end: int
+    key_id: bytes = b""
+    salt: bytes = b""
+
+    def header(self, log_id: bytes, cluster: bytes) -> Header:
+        """How it begins: a segment of that log, in a cluster with this ``cluster_hash``."""
+        use = KeyUse(self.key_id, cluster, self.salt) if self.key_id else None
+        return Header(self.stream, self.number, self.first_block, log_id, use)
 
 
 class LogFiles(msgspec.Struct, frozen=True, array_like=True):

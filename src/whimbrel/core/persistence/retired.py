@@ -13,12 +13,14 @@ from typing import Final
 import msgspec
 
 from whimbrel.core.persistence.commands import Command, FileSize, Move, Remove, Replace
-from whimbrel.core.persistence.format import segment_file
+from whimbrel.core.persistence.encryption import PLAIN, Encryption
+from whimbrel.core.persistence.format import DamageError, segment_file
 from whimbrel.core.persistence.metadata import Segment
 
 HISTORY_FOLDER: Final = "backups/.history"
 HISTORY_FILE: Final = f"{HISTORY_FOLDER}/list"
 """Says what is in the folder, and since which backup that is all that went."""
+HISTORY_KIND: Final = "history"
 HISTORY_SEGMENTS_MAX: Final = 64
 """So many times the bytes of a segment; then the history is given up until the next backup."""
 
@@ -57,8 +59,9 @@ class Retired:
         is_over_bound: Whether a history was given up since this was last asked.
     """
 
-    def __init__(self, log_id: bytes, segment_bytes: int) -> None:
+    def __init__(self, log_id: bytes, segment_bytes: int, encryption: Encryption = PLAIN) -> None:
         """Of a log without a history, or whose history is to come (``await_found``)."""
+        self._encryption = encryption
         self._bytes_max = HISTORY_SEGMENTS_MAX * segment_bytes
         self.history = History(log_id)
         self.is_over_bound = False
@@ -114,7 +117,8 @@ class Retired:
         gone = [one for one in self.history.segments if one not in kept]
         self.history = history
         removals = [Remove(history_file(one)) for one in gone]
-        return [Replace(HISTORY_FILE, _encode(history)), *removals]
+        data = self._encryption.encrypt_file(HISTORY_KIND, _encode(history))
+        return [Replace(HISTORY_FILE, data), *removals]
 
     def begin_history(self, since: str, held: Iterable[Segment]) -> list[Command]:
         """A backup was made that has these segments: what goes besides, from now on, is kept."""
@@ -127,12 +131,16 @@ class Retired:
         self._is_known = False
 
     def take_found(self, data: bytes, files: Sequence[FileSize]) -> list[Command]:
-        """What lay there at the start. What is not of this log, or not whole, is no history."""
-        self._is_known = True
+        """What lay there at the start. What is not of this log, or not whole, is no history.
+
+        Raises:
+            KeyProblemError: It can be read with none of the keys; everything stays.
+        """
         try:
-            found = _decode(data)
-        except msgspec.MsgspecError:
+            found = _decode(self._encryption.decrypt_file(HISTORY_KIND, HISTORY_FILE, data))
+        except (msgspec.MsgspecError, DamageError):
             found = NO_HISTORY
+        self._is_known = True
         sizes = {one.file: one.size for one in files}
         is_whole = all(sizes.get(history_file(one)) == one.end for one in found.segments)
         if found.log_id == self.history.log_id and is_whole and not self.history.since:

@@ -12,7 +12,18 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from whimbrel.core.check import check
-from whimbrel.core.persistence.format import Stream
+from whimbrel.core.persistence.encryption import Encryption
+from whimbrel.core.persistence.format import (
+    ENCRYPTED_HEADER_BYTES,
+    HEADER_BYTES,
+    Cipher,
+    Header,
+    Stream,
+    checksum_of,
+    encode_block,
+    encode_header,
+    encrypt_body,
+)
 from whimbrel.core.persistence.metadata import OPEN, Segment
 
 SLACK_RATIO: Final = 3
@@ -30,8 +41,8 @@ class SegmentInfo:
     Attributes:
         size: Bytes in its file, header included.
         end: Bytes that count, OPEN while it is written to.
-        checksum: Of its header, while it is written to.
         images: Of a segment of images: those that have chunks in it and count.
+        key_id, salt: As in its header; empty where it is not encrypted.
     """
 
     stream: Stream
@@ -39,13 +50,45 @@ class SegmentInfo:
     first_block: int
     size: int = 0
     end: int = OPEN
-    checksum: int = 0
     images: dict[int, int] = field(default_factory=dict)
     """By number, their bytes in this segment."""
+    key_id: bytes = b""
+    salt: bytes = b""
+    _checksum: int = 0
+    """Of its header, while it is written to."""
+    _cipher: Cipher | None = None
+    _encrypted: int = -1
+    """The latest block that was encrypted."""
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether there is more in it than its header."""
+        return self.size > (ENCRYPTED_HEADER_BYTES if self.key_id else HEADER_BYTES)
 
     def entry(self) -> Segment:
         """As it stands in the cluster file."""
-        return Segment(self.stream, self.number, self.first_block, self.end)
+        return Segment(self.stream, self.number, self.first_block, self.end, self.key_id, self.salt)
+
+    def open(self, log_id: bytes, cluster_id: str, encryption: Encryption) -> bytes:
+        """Make its header, behind which blocks may be put."""
+        use = encryption.fresh_use(cluster_id)
+        header = Header(self.stream, self.number, self.first_block, log_id, use)
+        if use is not None:
+            self.key_id, self.salt = use.key_id, use.salt
+            self._cipher = encryption.cipher_of(header)
+        encoded = encode_header(*header)
+        self.size, self._checksum = len(encoded), checksum_of(encoded)
+        return encoded
+
+    def encode(
+        self, number: int, wall_ms: int, flags: int, body: bytes, unsynced: int
+    ) -> tuple[bytes, bytes]:
+        """Head and body of its next block as they go to the disk; see ``encode_block``."""
+        if self._cipher is not None:
+            check(number > self._encrypted, "no two blocks are encrypted under one number")
+            self._encrypted = number
+            body = encrypt_body(self._cipher, number, wall_ms, flags, body, unsynced=unsynced)
+        return encode_block(self._checksum, number, wall_ms, flags, body, unsynced=unsynced), body
 
 
 class Owner(NamedTuple):
@@ -111,8 +154,16 @@ class Segments:
 
     def restore(self, segment: Segment, size: int, images: Mapping[int, int]) -> None:
         """A segment of before, oldest first; ``images`` are those that count, with their bytes."""
-        kept = SegmentInfo(segment.stream, segment.number, segment.first_block, size, segment.end)
-        kept.images = dict(images)
+        kept = SegmentInfo(
+            segment.stream,
+            segment.number,
+            segment.first_block,
+            size,
+            segment.end,
+            dict(images),
+            segment.key_id,
+            segment.salt,
+        )
         self.of[segment.stream].append(kept)
         for image in images:
             self._image_homes.setdefault(image, []).append(kept)
@@ -153,6 +204,25 @@ class Segments:
         """Whether the log is larger than what lives allows."""
         allowed = SLACK_RATIO * live + SLACK_SEGMENTS * self._segment_bytes
         return self.bytes_total > allowed
+
+    # -- another key ------------------------------------------------------------------------
+
+    def bytes_not_under(self, key_id: bytes) -> int:
+        """Bytes of segments that are under another key than this one; empty is none."""
+        return sum(one.size for found in self.of.values() for one in found if one.key_id != key_id)
+
+    def owners_not_under(self, key_id: bytes, owners: Iterable[Owner]) -> list[int]:
+        """Positions of the owners that need the oldest changes that are under another key.
+
+        Once they have images, nobody needs these, nor the images that they had: an image is under
+        the key of its floor. Segments that are written to are under this key.
+        """
+        listed = list(owners)
+        changes = self.of[Stream.CHANGES]
+        for segment, behind in pairwise(changes):
+            if segment.key_id != key_id:
+                return [at for at, one in enumerate(listed) if one.floor < behind.first_block]
+        return []
 
     def choose(self, owners: Iterable[Owner]) -> list[int]:
         """Positions of the owners to be imaged next; none when nothing is worth its cost.

@@ -29,8 +29,8 @@ from whimbrel.core.persistence.commands import (
     Replace,
     SyncFolder,
 )
+from whimbrel.core.persistence.encryption import PLAIN, Encryption, KeyProblemError
 from whimbrel.core.persistence.format import (
-    HEADER_BYTES,
     LOG_FOLDER,
     LOG_ID_BYTES,
     DamageError,
@@ -67,6 +67,7 @@ class Persistence:
     """The files of one member. Implements ``ports.FilesHost`` and ``holdings.FragmentDisk``.
 
     Attributes:
+        encryption: The keys with which files are read and written.
         is_enabled: Whether this member keeps files at all.
         found: What its files were of when it began; None when there were none, when it had left
             with nothing behind, and once they are set aside.
@@ -79,8 +80,9 @@ class Persistence:
         on_loaded, on_damaged: Set by the recovery room.
     """
 
-    def __init__(self, ctx: Context, plane: DataPlane) -> None:
+    def __init__(self, ctx: Context, plane: DataPlane, encryption: Encryption = PLAIN) -> None:
         self._ctx = ctx
+        self.encryption = encryption
         self._plane = plane
         self._settings = ctx.settings.persistence
         self.is_enabled = self._settings.enabled
@@ -154,7 +156,7 @@ class Persistence:
             elif CLUSTER_FILE in sizes:
                 read = Read(CLUSTER_FILE, 0, sizes[CLUSTER_FILE])
                 self.submit((read,), lambda got: self._take_found(got, then), self._give_up)
-            elif any(one.size > HEADER_BYTES for one in _sizes(logs)):
+            elif any(one.size > self.encryption.header_bytes for one in _sizes(logs)):
                 # A segment that is begun has no blocks before cluster.meta names it.
                 self._refuse(DamageError(CLUSTER_FILE, 0, "it is gone, and there is a log"), then)
             else:
@@ -177,9 +179,16 @@ class Persistence:
         self.submit((Read(ASIDE_MARK, 0, size),), read, self._give_up)
 
     def _take_found(self, answers: tuple[Answer, ...], then: Callable[[], None]) -> None:
-        data = answers[0]
+        data = answers[0] if isinstance(answers[0], bytes) else b""
         try:
-            found = decode_cluster_file(data if isinstance(data, bytes) else b"")
+            data = self.encryption.decrypt_file(CLUSTER_FILE, CLUSTER_FILE, data)
+            found = decode_cluster_file(data)
+            for one in found.log.segments:
+                file = segment_file(one.stream, one.number)
+                self.encryption.check_readable(file, one.key_id)
+        except KeyProblemError as problem:  # whatever the policy: these files are sound
+            self._broken(f"{problem}; nothing was changed")
+            return
         except DamageError as problem:
             self._refuse(problem, then)
             return
@@ -239,8 +248,11 @@ class Persistence:
             read = Read(HISTORY_FILE, 0, sizes[HISTORY_FILE])
 
             def taken(answers: tuple[Answer, ...]) -> None:
-                data = answers[0]
-                log.retire(log.retired.take_found(data if isinstance(data, bytes) else b"", found))
+                data = answers[0] if isinstance(answers[0], bytes) else b""
+                try:
+                    log.retire(log.retired.take_found(data, found))
+                except KeyProblemError as problem:
+                    self._broken(str(problem))
 
             self.submit((read,), taken, self._give_up)
         elif found:
@@ -265,6 +277,7 @@ class Persistence:
             files,
             loading,
             [file for file in self._lying if file not in named],
+            self.encryption,
         )
 
     def _completed(self) -> list[PendingReply]:
@@ -275,7 +288,8 @@ class Persistence:
             raise TypeError("nobody describes the cluster")
         if with_news or self._said is None:
             self._said = self.describe(files, self._has_left)
-        return encode_cluster_file(msgspec.structs.replace(self._said, log=files))
+        data = encode_cluster_file(msgspec.structs.replace(self._said, log=files))
+        return self.encryption.encrypt_file(CLUSTER_FILE, data)
 
     # -- fragments ------------------------------------------------------------------------
 
@@ -359,6 +373,7 @@ class Persistence:
             return {}
         found: dict[str, float] = {f"{name}_total": value for name, value in log.counters.items()}
         found["disk_log_bytes"] = log.segments.bytes_total
+        found["disk_other_keys_bytes"] = log.bytes_of_other_keys
         found["disk_waiting_bytes"] = log.waiting_bytes
         found["disk_history_bytes"] = log.retired.history.size
         found["disk_refuses"] = int(bool(log.trouble))
@@ -450,7 +465,14 @@ class Persistence:
         def listed(answers: tuple[Answer, ...]) -> None:
             self._lying = _segments(answers[0])
             try:
-                loading = Loading(found.log, _sizes(answers[0]), is_wanted, make)
+                loading = Loading(
+                    found.log,
+                    _sizes(answers[0]),
+                    is_wanted,
+                    make,
+                    encryption=self.encryption,
+                    cluster_id=found.members.cluster_id,
+                )
             except DamageError as problem:
                 self.on_damaged(str(problem))
                 return

@@ -16,7 +16,7 @@ from whimbrel.sim.disk import SimDisk
 from whimbrel.sim.disks.doubt import MayBeLost, unwritten_us
 from whimbrel.sim.history import ABSENT, Operation, Outcome, Reply
 from whimbrel.sim.host import Host
-from whimbrel.sim.persisted import ALWAYS, INTERVAL, OFF, cluster_file
+from whimbrel.sim.persisted import ALWAYS, INTERVAL, OFF, cluster_file, reader
 from whimbrel.sim.rule import Rule, Sightings
 from whimbrel.sim.structures.kinds import content_of
 from whimbrel.sim.world import World
@@ -226,6 +226,8 @@ def load_all(disk: SimDisk, host: Host, only: Key | None = None) -> Fragments:
         lambda pid, namespace, state: make(
             pid, namespace, (state.sync_count, state.async_count), state.generation
         ),
+        encryption=reader(),
+        cluster_id=found.members.cluster_id,
     )
     while not loading.is_done:
         loading.take(disk.execute(loading.next_commands()))
