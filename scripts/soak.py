@@ -30,7 +30,7 @@ from whimbrel.sim.run import simulate
 KEPT = Path(__file__).resolve().parent.parent / "build" / "soak-failures.jsonl"
 PROFILES = (
     *("swarm", "kill", "move", "leave", "pause", "network", "reset", "split", "over"),
-    *("ambush", "topology", "operator", "clients"),
+    *("ambush", "topology", "operator", "clients", "audited"),
     *("mixed", "states", "roles", "snares", "uneven", "nap", "oneway", "merge"),
     *("serial", "serial-move", "upgrade", "long"),
 )

@@ -72,6 +72,7 @@ P14 ProcessesTold quiet started
 R1 InOrder out_of_step
 R2 PrimarySpeaks received step
 R3 PermitsKept quiet step
+R5 AuditsAreRight note
 R4 AnsweredAfterBackups operation
 S1 AnsweredAfterSync operation
 S4 DamageIsTold note rotten

@@ -249,7 +249,10 @@ def test_a_member_in_no_cluster_says_so() -> None:
         "/metrics": 200, "/api/v1/cluster": 200, "/api/v1/recovery": 200,
         "/api/v1/recovery/force-start": 409, "/api/v1/recovery/partial-start": 409,
     }  # fmt: skip
-    orders = ("shutdown", "state", "promote", "demote", "upgrade", "force-start", "partial-start")
+    orders = (
+        *("shutdown", "state", "promote", "demote", "upgrade", "force-start", "partial-start"),
+        *("audits", "cancel"),
+    )
     paths = json.loads(ask(fake, "GET", "/").text)["paths"]
     for path in ["/", *paths]:
         is_order = path.rpartition("/")[2] in orders

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from whimbrel.admin.audits import AuditRoutes
 from whimbrel.admin.backups import BackupRoutes
 from whimbrel.admin.documents import ChangeRefusedError, ClusterDocuments, MemberUnknownError
 from whimbrel.admin.event_stream import EventStreams
@@ -94,6 +95,7 @@ class Routes:
         self._metrics = Metrics(node)
         self._streams = EventStreams(node)
         self._backups = BackupRoutes(node, self._cluster)
+        self._audits = AuditRoutes(node, self._cluster)
 
     def app(self) -> Starlette:
         """All paths, with errors as JSON."""
@@ -114,6 +116,7 @@ class Routes:
             RECOVERY: self._recovery,
             f"{API}/plan": self._plan,
             **self._backups.gets(API),
+            **self._audits.gets(API),
         }
         posts: dict[str, Answer] = {
             f"{API}/shutdown": self._shutdown,
@@ -125,6 +128,7 @@ class Routes:
             FORCE_START: self._recover("force_start"),
             PARTIAL_START: self._recover("partial_start"),
             **self._backups.posts(API),
+            **self._audits.posts(API),
         }
         self._paths = list(dict.fromkeys([*gets, *posts]))
         routes = [Route(path, self._safely(get), methods=["GET"]) for path, get in gets.items()]

@@ -62,7 +62,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("backup", "backup", "Backups of the running cluster: make, check, delete, schedule"),
     Command("restore", "backup", "Bring back what a backup has, into the running cluster"),
     Command("reshard", "pipeline", "Copy maps to a cluster of another partition count"),
-    Command("audit", "pipeline", "Compare the copies of every entry"),
+    Command("audit", "audit", "Compare the copies of every entry, and mend them"),
     Command("config", "config", "Check and explain configurations"),
     Command("sim", "sim", "One simulated cluster with its time line"),
     Command("bench", "bench", "Run a benchmark"),

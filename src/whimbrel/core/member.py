@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from whimbrel.core import messages as m
+from whimbrel.core.audit.service import Audits
 from whimbrel.core.backups.service import Backups
 from whimbrel.core.check import check
 from whimbrel.core.context import Context
@@ -95,6 +96,9 @@ class Member:
             self.ctx, self.dataplane, self.persistence, self.membership, self.migrations,
             self.services, self.registry, self.merging,
         )  # fmt: skip
+        self.audits = Audits(
+            self.ctx, self.dataplane, self.migrations.table, self.registry, self.services
+        )
         self.safety = Safety(
             self.ctx, self.membership, self.migrations, self.registry, self.dataplane
         )
@@ -133,6 +137,7 @@ class Member:
             "persistence": self.persistence.on_timer,
             "recovery": self.recovery.on_timer,
             "backups": self.backups.on_timer,
+            "audit": self.audits.on_timer,
         }
 
     @property
@@ -227,6 +232,7 @@ class Member:
             (m.RegistryMessage, self.registry.on_message),
             (m.RecoveryMessage, self.recovery.on_message),
             (m.BackupMessage, self.backups.on_message),
+            (m.AuditMessage, self.audits.on_message),
             (m.MergingMessage, self.merging.on_message),
             (m.QuestionMessage, lambda sender, message: self.on_question(sender, message)),
         )

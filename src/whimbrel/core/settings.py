@@ -156,6 +156,8 @@ class ComparisonBounds(msgspec.Struct, frozen=True):
     those that share its leaf."""
     work_max: int = 3_000
     """Entries that are hashed, or taken from a base, in one step; a large one counts as more."""
+    audit_max: int = 1_000
+    """The same of an audit, which has time, beside clients that have none."""
 
 
 class CoreSettings(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from whimbrel.core.replication.fragments import PartitionReplica
 from whimbrel.core.stimuli import LeaveWanted
 from whimbrel.errors import UsageError
 from whimbrel.serving import losses
+from whimbrel.serving.audit_orders import AuditOrders
 from whimbrel.serving.backup_orders import BackupOrders
 from whimbrel.serving.dry_run import PlanQuestion, dry_run
 from whimbrel.serving.protection import Protection
@@ -71,6 +72,7 @@ class Documents:
         self._protection = protection
         roles = RoleOrders(member)
         backups = self._backups = BackupOrders(member)
+        audits = AuditOrders(member)
         self._ordered_us: dict[MemberId, int] = {}
         """As master: when members were ordered to leave that may not have asked yet."""
         told: dict[str, Callable[[bytes], object]] = {
@@ -102,6 +104,9 @@ class Documents:
             "backup.start": backups.start,
             "backup.job": backups.job,
             "backup.set_schedule": backups.set_schedule,
+            "audit.start": audits.start,
+            "audit.job": audits.job,
+            "audit.cancel": audits.cancel,
         }
         questions.documents |= {name: _as_json(make) for name, make in told.items()}
 

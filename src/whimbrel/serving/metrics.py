@@ -62,4 +62,5 @@ def metrics_of(server: Server, questions: Questions) -> dict[str, float]:
     figures["writes_short_of_backups_total"] = shortage.total
     figures["partitions_short_of_min_in_sync"] = len(shortage.lacking)
     figures["replicas_held"] = server.table.replica_count(server.ctx.id)
+    figures |= member.audits.figures()
     return figures | member.persistence.figures() | member.backups.figures()

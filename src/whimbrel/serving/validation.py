@@ -223,6 +223,8 @@ _CHECKS: dict[type[Message], Callable[[Any, int], None]] = {
     m.RoleChangeAnswered: _check_role_answer,
     m.MergeRequested: _check_merge,
     m.BackupAsked: _check_backup,
+    m.PartitionAuditRequested: lambda message, n: _check_partitions((message.partition_id,), n),
+    m.ReplicaAsked: lambda message, n: _check_partitions((message.partition_id,), n),
     m.TablePublished: lambda message, n: _check_migrations(message.completed, n),
     m.StateAnswered: lambda message, n: _check_migrations((*message.completed, *message.active), n),
     m.MigrationRequested: _check_with_completed,

@@ -88,6 +88,8 @@ class Profile(msgspec.Struct, frozen=True):
     partial_joins: bool = False
     """Each member is configured with some of the others only, or with nobody; together their lists
     connect all."""
+    flush_delays_us: tuple[int, ...] = (0, 0, 50, 500)
+    """How long a member gathers before it sends; the first where nothing is extreme."""
     keeps_identity: bool = False
     """A process that starts again is who it was, as with a data directory."""
     disks: bool = False
@@ -182,6 +184,7 @@ def _draw_comparison(generator: random.Random) -> ComparisonBounds:
         few_entries=0,
         leaf_entries=pick(generator, (0, 1, 4)),
         work_max=pick(generator, (1, 5, 40)),
+        audit_max=pick(generator, (1, 5, 40)),
     )
 
 
@@ -225,6 +228,7 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
         if coin(generator, FAMILY_PROBABILITY) or profile.always_harm
     }
     low, high = profile.operations_per_s
+    delays_us = profile.flush_delays_us
     extreme = profile.is_extreme
     return Plan(
         seed=entropy.seed,
@@ -246,7 +250,7 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
         kinds=_draw_kinds(entropy, settings),
         fault_gap_us=gaps,
         encoded=coin(generator, 0.5),
-        flush_delay_us=pick(generator, (0, 0, 50, 500)) if extreme else 0,
+        flush_delay_us=pick(generator, delays_us) if extreme else delays_us[0],
         timer_late_us=pick(generator, (0, 1_000, 20_000, 500_000)) if extreme else 1_000,
         tick_us=pick(generator, (50_000, 100_000, 200_000)) if extreme else 500_000,
         encrypted=profile.disks and coin(entropy.of("plan-keys"), ENCRYPTED_SHARE),

@@ -11,8 +11,16 @@ from __future__ import annotations
 
 from typing import Any, Union
 
+from whimbrel.core.messages.audit import (
+    AuditEnded,
+    PartitionAuditAnswered,
+    PartitionAuditRequested,
+    ReplicaAnswered,
+    ReplicaAsked,
+)
 from whimbrel.core.messages.backups import BackupAnswered, BackupAsked, BackupGivenUp
 from whimbrel.core.messages.base import (
+    AuditMessage,
     BackupMessage,
     MembershipMessage,
     MergingMessage,
@@ -118,6 +126,8 @@ from whimbrel.core.messages.transfer import (
 __all__ = [
     "ADDRESSED",
     "ANY_MESSAGE",
+    "AuditEnded",
+    "AuditMessage",
     "BackupAnswered",
     "BackupAsked",
     "BackupGivenUp",
@@ -161,6 +171,8 @@ __all__ = [
     "NOTHING_COMPARED",
     "ProbeAnswered",
     "ProbeRequested",
+    "PartitionAuditAnswered",
+    "PartitionAuditRequested",
     "Progress",
     "PromotionAnswered",
     "PromotionRequested",
@@ -180,6 +192,8 @@ __all__ = [
     "RegistryEntry",
     "RegistryMessage",
     "RegistryTold",
+    "ReplicaAnswered",
+    "ReplicaAsked",
     "ReplicaVersions",
     "ReplicationMessage",
     "RoleChangeAnswered",
@@ -217,6 +231,7 @@ ANY_MESSAGE: Any = Union[  # noqa: UP007
 
 DATA_CHANNEL: tuple[type[Message], ...] = (
     MigrationOpened, TransferSent, MergeRequested, BackupAsked, BackupAnswered, BackupGivenUp,
+    ReplicaAsked, ReplicaAnswered,
 )  # fmt: skip
 """Messages that travel on the bulk connection."""
 

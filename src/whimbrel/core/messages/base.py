@@ -40,6 +40,10 @@ class BackupMessage(Message, frozen=True):
     """Of the room of backups."""
 
 
+class AuditMessage(Message, frozen=True):
+    """Of the room of audits."""
+
+
 class RegistryMessage(Message, frozen=True):
     """Of the registry."""
 

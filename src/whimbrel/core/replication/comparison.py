@@ -291,7 +291,7 @@ def children_of(nodes: Nodes, differing: bytes) -> list[int]:
     return found
 
 
-class _Descent:
+class Descent:
     """Where a comparison stands: which nodes' children are to be compared next."""
 
     def __init__(self, bits: int) -> None:
@@ -327,7 +327,7 @@ class Asking:
         self.is_begun = False
         self._comparison = comparison
         self._summing: Summing | None = None
-        self._descent = _Descent(self.bits)
+        self._descent = Descent(self.bits)
         self._is_waiting = False
 
     def begin(self) -> None:
@@ -393,7 +393,7 @@ class Answering:
         self.copy = copy
         self.differing = b""
         self._filled = filled
-        self._descent = _Descent(bits)
+        self._descent = Descent(bits)
         self._told: array[int] | None = None
         self._summing: Summing | None = None
         self._filling: Filling | None = None

@@ -263,6 +263,14 @@ def _order_role(host: Host, what: str) -> None:
         host.order(what, msgspec.json.encode({"member": host.info.id}), host.info.id)
 
 
+def audit(nemesis: Nemesis, event: FaultEvent) -> None:
+    """An operator has a member audit all replicas, and (1) repair what differs."""
+    host = nemesis.world.host_named(event.names[0])
+    if host.is_up and host.joined:
+        order = msgspec.json.encode({"repair": event.value == 1})
+        host.order("audit.start", order, host.info.id)
+
+
 def forsake(nemesis: Nemesis, event: FaultEvent) -> None:
     """A member is left outside for ever: 1 dead, 2 stopped, 3 deaf, 4 mute (the core goes on)."""
     world = nemesis.world
@@ -329,6 +337,7 @@ ACTIONS: dict[str, Action] = {
     "flood": flood,
     "promote": promote,
     "demote": demote,
+    "audit": audit,
     "forsake": forsake,
     "withhold": withhold,
 }

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
 
+from whimbrel.core.audit.replica import Examination
 from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import Purpose, ReplicaVersions, TransferAnswered
+from whimbrel.core.messages.audit import Compare, Compared, Mark, Reply
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
+from whimbrel.sim.structures.map.rules import BOUNDED
 
 PERMITS_MANY = 1_000
 """More syncs at once than any run could begin."""
@@ -106,10 +110,49 @@ def permits_without_limit(engine: Engine) -> None:
     replace(anti_entropy, "role_taken", doubt)
 
 
+def trees_believed(engine: Engine) -> None:
+    """An audit tells what trees say that were made at different versions: every key of a leaf that
+    differs is told, and no key is looked at on both sides at one version (0018).
+    """
+    replica = engine.member.audits._replica
+    examine = replica._examine
+
+    def at_once(found: Examination, question: object) -> Reply:
+        if not isinstance(question, Compare):
+            return examine(found, question)
+        return Compared(bytes([Mark.DIFFERENT]) * len(question.keys))
+
+    replace(replica, "_examine", at_once)
+
+
+def one_skipped(engine: Engine) -> None:
+    """A backup passes over every fifth operation on a map that evicts, and counts it.
+
+    Of such a map nothing counts as lost, so no other rule looks before the cluster is at rest.
+    """
+    holdings = engine.member.dataplane.holdings
+    follow = holdings.follow
+
+    def skip_some(fragment: Fragment) -> None:
+        follow(fragment)
+        apply, number = fragment.apply, itertools.count(1)
+
+        def pass_over(buffer: bytes, start: int, end: int) -> None:
+            if next(number) % 5:
+                apply(buffer, start, end)
+
+        if fragment.namespace == BOUNDED:
+            fragment.apply = pass_over
+
+    replace(holdings, "follow", skip_some)
+
+
 BUGS: tuple[Bug, ...] = (
     Bug(gap_ignored, "reset", ("R1", "D9", "D1", "L1")),
     Bug(not_cleared, "leave", ("D8", "L1", "X1")),
     Bug(anybody_tells_versions, "kill", ("R2",)),
     Bug(permits_without_limit, "ambush", ("R3",)),
     Bug(differences_hidden, "compared", ("D9", "D1", "D13", "L1")),
+    Bug(trees_believed, "audited", ("R5",)),
+    Bug(one_skipped, "audited", ("R5",)),
 )

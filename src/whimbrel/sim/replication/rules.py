@@ -1,18 +1,21 @@
-"""Rules of replicas: D8, D9, R1 to R3."""
+"""Rules of replicas: D8, D9, R1 to R3, R5."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from whimbrel.core.effects import Note
 from whimbrel.core.ids import NO_INDEX, MemberId, PartitionId
 from whimbrel.core.messages import (
     Purpose,
+    ReplicaAsked,
     SyncRefused,
     SyncRequested,
     TransferAnswered,
     TransferSent,
     VersionsTold,
 )
+from whimbrel.core.messages.audit import Compare, GoOn
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.sim.host import Host
 from whimbrel.sim.rule import Rule, Sightings
@@ -27,6 +30,8 @@ LATE_SYNC = "a sync arrives after its receiver ceased to be a backup"
 SYNC = "a backup is made equal to its primary"
 COMPARED = "a copy begins with a comparison"
 SAME = "a copy is there already, by its versions"
+KEYS = "an audit compares keys at one version"
+WAITS = "a backup that is audited has not reached the version"
 
 
 class NothingLeaks(Rule):
@@ -205,6 +210,20 @@ class PermitsKept(Rule):
         return syncs.permits_requested + syncs.permits_served
 
 
+class AuditsAreRight(Rule):
+    """R5 (0018; E): an audit beside writes and faults reports nothing where nothing is damaged."""
+
+    rule = "R5"
+    sentence = "an audit reports no difference where replicas are as their primary"
+
+    def note(self, host: Host, note: Note) -> None:
+        """E: nothing is ever damaged here but by a bug."""
+        if note.kind == "audit_over" and note.fields["differing"]:
+            self.fail(
+                f"{note.fields['differing']} entries, first {note.fields['first']}", host.name
+            )
+
+
 def replica_difference(primary: PartitionReplica, backup: PartitionReplica) -> str:
     """How a backup differs from its primary, in a few words; empty when it does not (D9)."""
     if primary.migrating or backup.migrating:
@@ -240,11 +259,17 @@ def vectors_of(host: Host, pid: PartitionId) -> dict[str, tuple[int, tuple[int, 
 class ReplicationSightings(Sightings):
     """Gaps, and how they are made good."""
 
-    messages = (TransferSent,)
-    situations = (GAP, LATE_SYNC, SYNC, COMPARED, SAME)
+    messages = (TransferSent, ReplicaAsked)
+    situations = (GAP, LATE_SYNC, SYNC, COMPARED, SAME, KEYS, WAITS)
 
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E."""
+        if isinstance(message, ReplicaAsked):
+            if isinstance(message.question, Compare):
+                self.saw(KEYS)
+            elif isinstance(message.question, GoOn):
+                self.saw(WAITS)
+            return
         for part in message.parts:
             if part.first and part.bits:
                 self.saw(COMPARED)
@@ -272,5 +297,6 @@ RULES: tuple[type[Rule], ...] = (
     PrimarySpeaks,
     PermitsKept,
     NothingIsLeft,
+    AuditsAreRight,
     ReplicationSightings,
 )

@@ -36,6 +36,8 @@ CHUNK_BYTES: Final = 512 * 1024
 ACCESS_BYTES: Final = 8
 """At the end of a timing: when the entry was last read."""
 
+_pack_head = CHUNK_ENTRY.pack
+
 
 class StoreWalk(Walk):
     """A walk over the entries of a store and, behind them, its locks.
@@ -97,6 +99,16 @@ def chosen(keys: list[bytes], leaves: Leaves, *, differs: int) -> list[bytes]:
     return [key for key in keys if table[crc32(key) >> shift] == differs]
 
 
+def hash_of(key: bytes, record: bytes, timing: bytes, key_hash: bytes) -> int:
+    """The hash of one entry, 64 bits."""
+    length, beside = len(key), b""
+    if timing or key_hash:
+        beside = timing[:-ACCESS_BYTES] + key_hash
+        length |= (CHUNK_TIMING if timing else 0) | (CHUNK_HASH if key_hash else 0)
+    entry = b"".join((_pack_head(length, len(record)), beside, key, record))
+    return int.from_bytes(blake2b(entry, digest_size=SUM_BYTES).digest(), "little")
+
+
 class MapSumming:
     """The sums of the leaves of a store; see ``comparison.Summing``."""
 
@@ -114,7 +126,6 @@ class MapSumming:
         walk, store = self._walk, self._store
         records, timings, hashes = store.records, store.timings, store.hashes
         sums, shift, keys, position = self.sums, self._shift, walk.keys, walk.position
-        pack, from_bytes, join = CHUNK_ENTRY.pack, int.from_bytes, b"".join
         end = len(keys)
         while position < end and work_max > 0:
             key = keys[position]
@@ -123,16 +134,12 @@ class MapSumming:
             record = records.get(key)
             if record is None:
                 continue
-            length, beside = len(key), b""
+            timing = key_hash = b""
             if timings or hashes:
                 timing, key_hash = timings.get(key, b""), hashes.get(key, b"")
-                beside = timing[:-ACCESS_BYTES] + key_hash
-                length |= (CHUNK_TIMING if timing else 0) | (CHUNK_HASH if key_hash else 0)
-            entry = join((pack(length, len(record)), beside, key, record))
             work_max -= len(record) // WORK_BYTES
-            digest = blake2b(entry, digest_size=SUM_BYTES).digest()
             leaf = crc32(key) >> shift
-            sums[leaf] = sums[leaf] + from_bytes(digest, "little") & SUM_MASK
+            sums[leaf] = sums[leaf] + hash_of(key, record, timing, key_hash) & SUM_MASK
         walk.position = position
         if position == end:
             walk.go_on(store.changes)

@@ -24,9 +24,11 @@ from typing import Any
 from zlib import crc32
 
 from whimbrel.core.replication.comparison import Comparable
+from whimbrel.core.replication.content import Auditable
 from whimbrel.errors import ProtocolError, SerializationError
 from whimbrel.serialization.data import HASH_BYTES, NO_HASH
 from whimbrel.structures.map.comparing import MapComparison, StoreWalk
+from whimbrel.structures.map.content import MapContent
 from whimbrel.structures.map.locks import Locks
 from whimbrel.structures.map.record import (
     CHUNK_ENTRY,
@@ -105,7 +107,7 @@ class GivenUp:
         return size
 
 
-class MapStore(Comparable):
+class MapStore(Comparable, Auditable):
     """A dictionary of packed records with expiry, scans, chunks and byte accounting.
 
     Attributes:
@@ -156,6 +158,11 @@ class MapStore(Comparable):
     def comparison(self) -> MapComparison | None:
         """How it is compared with another store of the same map, if it may be."""
         return MapComparison(self) if self._compares else None
+
+    @property
+    def content(self) -> MapContent:
+        """What equal replicas have in common."""
+        return MapContent(self)
 
     # -- reading --------------------------------------------------------------------------
 

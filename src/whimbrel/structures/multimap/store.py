@@ -15,13 +15,15 @@ not, under that key"), so that applying one twice, or late in its own order, doe
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Final
 
+from whimbrel.core.replication.content import Auditable
 from whimbrel.core.replication.walk import Walk
 from whimbrel.errors import ProtocolError
 from whimbrel.serialization.data import DATA_HEADER_BYTES, HASH_BYTES, NO_HASH
+from whimbrel.structures.multimap.content import MultiMapContent
 from whimbrel.structures.multimap.cursor import Cursor, GivenUp
 from whimbrel.structures.multimap.layout import (
     CHUNK_HEAD,
@@ -49,7 +51,7 @@ FREED_AT_ONCE_MAX: Final = 4_000
 """A store, or a key, with more values than this is not freed in one step."""
 
 
-class MultiMapStore(ABC):
+class MultiMapStore(Auditable):
     """Keys with the values of each.
 
     Attributes:
@@ -168,6 +170,26 @@ class MultiMapStore(ABC):
             data = self._key_data(key)
             for mark, rest in self._pairs(key):
                 yield data, self._join(mark, rest)
+
+    @property
+    def content(self) -> MultiMapContent:
+        """What equal replicas have in common."""
+        return MultiMapContent(self)
+
+    def mark_in(self, item: bytes) -> bytes:
+        """By what an item is told from the others of its key."""
+        return self._split(item)[0]
+
+    def item(self, stored: bytes, mark: bytes) -> bytes:
+        """The Data of a stored key and its item with this mark; empty when it is not there."""
+        packed = self._packed.get(stored)
+        if packed is None:
+            rest = self._large.get(stored, {}).get(mark)
+            return b"" if rest is None else self._key_data(stored) + self._join(mark, rest)
+        for item in unpack(packed) if mark in packed else ():
+            if self._split(item)[0] == mark:
+                return self._key_data(stored) + item
+        return b""
 
     def _keys(self) -> Iterator[bytes]:
         yield from self._packed

@@ -16,10 +16,12 @@ from typing import Final
 
 from whimbrel.core.ids import Attempt
 from whimbrel.core.merging.past import PAIR, Past
+from whimbrel.core.replication.content import Auditable
 from whimbrel.errors import ProtocolError, SerializationError
 from whimbrel.serialization.data import HASH_BYTES
 from whimbrel.structures.queue import answered
 from whimbrel.structures.queue.answered import Answered
+from whimbrel.structures.queue.content import QueueContent
 from whimbrel.structures.queue.record import (
     BEGUN,
     BODY_AT,
@@ -105,7 +107,7 @@ class GivenUp:
         return size
 
 
-class QueueStore:
+class QueueStore(Auditable):
     """Items from the head to the tail, and who has counted them.
 
     Attributes:
@@ -136,6 +138,11 @@ class QueueStore:
         return len(self.items)
 
     # -- reading --------------------------------------------------------------------------
+
+    @property
+    def content(self) -> QueueContent:
+        """What equal replicas have in common."""
+        return QueueContent(self)
 
     @property
     def past(self) -> Past:
@@ -303,7 +310,7 @@ class QueueStore:
                 raise ProtocolError(f"a backup operation is damaged: {error}") from error
             answer = b""
         elif kind == GONE_TO and size == ID_BYTES:
-            answer = self._find(buffer[start:end]) if call else None
+            answer = self.find(buffer[start:end]) if call else None
             self._drop_to(buffer[start:end])
         elif kind == GONE and size and size % ID_BYTES == 0:
             self._remove_ids([buffer[at : at + ID_BYTES] for at in range(start, end, ID_BYTES)])
@@ -315,7 +322,7 @@ class QueueStore:
             place, caller, number = call
             self.answered.add(place, (caller, number), answer)
 
-    def _find(self, number: bytes) -> bytes | None:
+    def find(self, number: bytes) -> bytes | None:
         """The value with this id. One that is not here any more was seen before, and so was its
         call; one that is not here yet comes with a copy, which then brings the call as well.
         """

@@ -13,7 +13,9 @@ from itertools import chain
 from typing import Final
 
 from whimbrel.core.merging.past import PAIR, Past, read_past
+from whimbrel.core.replication.content import Auditable
 from whimbrel.errors import ProtocolError, SerializationError
+from whimbrel.structures.ringbuffer.content import RingbufferContent
 from whimbrel.structures.ringbuffer.record import (
     ADDED,
     BEGUN,
@@ -48,7 +50,7 @@ class SequenceCursor:
         self.next = 0
 
 
-class RingbufferStore:
+class RingbufferStore(Auditable):
     """Items from the head to the tail, and who has numbered them.
 
     Attributes:
@@ -73,6 +75,11 @@ class RingbufferStore:
         return len(self._slots)
 
     # -- reading --------------------------------------------------------------------------
+
+    @property
+    def content(self) -> RingbufferContent:
+        """What equal replicas have in common."""
+        return RingbufferContent(self)
 
     @property
     def past(self) -> Past:

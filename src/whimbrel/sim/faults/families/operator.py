@@ -1,4 +1,4 @@
-"""Harm by operators: cluster states, roles of members, the order to upgrade.
+"""Harm by operators: cluster states, roles of members, the order to upgrade; audits.
 
 These change what the cluster may do, so the rest of a run waits until the change is undone
 (``Nemesis.unfinished``).
@@ -70,4 +70,12 @@ def upgrade(nemesis: Nemesis) -> None:
         nemesis.do("upgrade", pick(nemesis.random, running).name)
 
 
-OPERATOR: tuple[Family, ...] = (states, stable, roles, upgrade)
+def audits(nemesis: Nemesis) -> None:
+    """No fault: all replicas are compared, by way of any member, now and then with repair."""
+    running = nemesis.running()
+    if running:
+        host = pick(nemesis.random, running)
+        nemesis.do("audit", host.name, value=int(coin(nemesis.random, 0.3)))
+
+
+OPERATOR: tuple[Family, ...] = (states, stable, roles, upgrade, audits)

@@ -1,0 +1,1 @@
+"""Audits: replicas are compared with their primary beside clients, and repaired (0018)."""
