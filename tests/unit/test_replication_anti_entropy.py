@@ -514,7 +514,7 @@ def test_damaged_answers_change_nothing() -> None:
 def test_malformed_vectors_are_refused() -> None:
     """Rule 10: vectors of another length and impossible backup counts are damage."""
     from whimbrel.core.messages import FragmentPart
-    from whimbrel.core.replication.transfer import check_parts
+    from whimbrel.core.replication.parts import check_parts
 
     good = FragmentPart(Namespace("map/m"), b"", Vector(1, (0,) * 6), (1, 0), True, True)
     check_parts([good])

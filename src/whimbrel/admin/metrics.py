@@ -42,9 +42,15 @@ HELP = {
     "map_entries_evicted": "Entries of maps that went because a map had reached its max_size",
     "copies_whole": "Fragments given to a member as a whole",
     "copies_by_difference": "Fragments given to a member that had an older copy: what differs",
+    "copies_by_log": "Fragments given to a member that had been away: the keys changed since",
     "copies_same": "Fragments that a member had already, by their versions: nothing was sent",
     "copy_entries_sent": "Entries sent with copies of fragments, whichever way",
+    "copy_removals_sent": "Keys sent with copies by log that had been removed",
     "copy_sum_bytes_sent": "Bytes of sums of hash trees sent to find what differs",
+    "key_logs": "Fragments whose changed keys are logged because somebody is away",
+    "key_log_keys": "Changed keys in these logs",
+    "key_log_bytes": "Bytes of memory that they take, about",
+    "key_logs_dropped": "Logs of changed keys given up because they had grown too large",
     "fragments_kept": "Fragments that are no replica, kept for copies that may come",
     "bytes_kept": "Bytes of their entries",
     "audits": "Audits that this member has driven to their end",
@@ -130,6 +136,7 @@ class Metrics(Collector):
         """Name without prefix to value."""
         member = self._node.engine.member
         plane = member.dataplane
+        key_logs = plane.holdings.key_logs
         owned = [part for part in plane.partitions if part.is_primary]
         stores = [fragment.store for part in owned for fragment in part.fragments.values()]
         return {
@@ -145,6 +152,10 @@ class Metrics(Collector):
             ),
             **{f"{name}{COUNTER_END}": value for name, value in plane.counters.items()},
             **{f"{name}{COUNTER_END}": value for name, value in plane.holdings.copies.items()},
+            **{f"{name}{COUNTER_END}": value for name, value in key_logs.counters.items()},
+            "key_logs": len(key_logs),
+            "key_log_keys": key_logs.keys,
+            "key_log_bytes": key_logs.bytes_used,
             "fragments_kept": len(plane.holdings.kept),
             "bytes_kept": plane.holdings.kept.bytes_used,
         }

@@ -307,6 +307,7 @@ class Member:
         self.registry.when_durable = self.persistence.when_kept
         membership.states.when_durable = self.persistence.when_kept
         self.dataplane.holdings.returns = migrations.stable.names_us
+        self.dataplane.holdings.key_logs.awaits = migrations.stable.awaits
         membership.states.incomplete = self.safety.incomplete_because
         membership.numbers.on_changed = self.persistence.note_cluster
         membership.numbers.when_durable = self.persistence.when_durable
@@ -328,6 +329,7 @@ class Member:
     def _rows_changed(self, pids: Sequence[PartitionId]) -> None:
         self.ctx.emit(TableChanged(tuple(pids)))
         self.persistence.note_cluster()
+        self.dataplane.holdings.key_logs.look_at(pids)
         kept, rows = self.dataplane.holdings.kept, self.migrations.table.rows
         if len(kept):
             stable = self.migrations.stable.rows or ()
@@ -373,6 +375,7 @@ class Member:
         self.persistence.note_cluster()
         ctx.resume(cause)
         self.migrations.view_changed(old, new)
+        self.dataplane.holdings.key_logs.look_at_all()
         ctx.resume(cause)
         self.backups.view_changed(old, new)
         ctx.resume(cause)

@@ -158,6 +158,14 @@ class ComparisonBounds(msgspec.Struct, frozen=True):
     """Entries that are hashed, or taken from a base, in one step; a large one counts as more."""
     audit_max: int = 1_000
     """The same of an audit, which has time, beside clients that have none."""
+    log_keys_max: int = 20_000
+    """Changed keys of one fragment that are remembered while somebody is away; with more there is
+    no log of them, and trees find out what differs (APR-48)."""
+    log_bytes_max: int = 67_108_864
+    """The same of all fragments of a member, in bytes of memory, about."""
+    tail_bytes_max: int = 524_288
+    """Of the last frames of each link, kept in case that who has got them dies before its disk has;
+    more than 100 ms of a link with 4 MB/s."""
 
 
 class CoreSettings(msgspec.Struct, frozen=True):

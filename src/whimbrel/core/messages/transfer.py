@@ -23,6 +23,31 @@ class Vector(msgspec.Struct, frozen=True, array_like=True):
     base: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
 
 
+class Stretch(msgspec.Struct, frozen=True, array_like=True):
+    """A stretch of counting of a log of changed keys: states that a base may be in, by vectors.
+
+    It begins with ``counters``, of which those from ``slot`` on mean something, under ``lineage``;
+    it has ``steps`` operations, each of which raises ``backup_count`` counters.
+    """
+
+    lineage: int
+    counters: tuple[int, ...]
+    slot: int
+    backup_count: int
+    steps: int = 0
+
+
+class LogPiece(msgspec.Struct, frozen=True, array_like=True):
+    """Some of a log of changed keys that goes along with a copy: all stretches, and some keys.
+
+    ``changed`` has, for each key, the place of the stretch in which it changed last.
+    """
+
+    stretches: tuple[Stretch, ...]
+    keys: tuple[bytes, ...]
+    changed: tuple[int, ...]
+
+
 class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
     """A piece of one namespace in one partition.
 
@@ -34,6 +59,12 @@ class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
     ``first`` part with ``bits`` begins a comparison by a tree of 2^bits leaves; ``sums``, 8 bytes
     each, are of the nodes whose turn it is. With ``is_same`` there is nothing to be compared: all
     that is no entry comes along, and the entries are those of the base. ``data`` has ``entries``.
+
+    Or it is known which keys have changed since the base was whole: then ``removed`` is not None,
+    and has some of the stored keys that are there no more. Entries of the others are sent; with
+    ``is_told`` all of both are, and whatever else the base has is taken.
+
+    ``log`` is of a log that the receiver goes on with, for others that are away.
     """
 
     namespace: Namespace
@@ -47,12 +78,17 @@ class FragmentPart(msgspec.Struct, frozen=True, array_like=True):
     bits: int = 0
     sums: bytes = b""
     is_same: bool = False
+    removed: tuple[bytes, ...] | None = None
+    is_told: bool = False
+    log: LogPiece | None = None
 
 
 class CopyBase(msgspec.Struct, frozen=True, array_like=True):
     """An older copy that a receiver has of what it is to be sent.
 
     ``vector`` has no lineage where it may lack something; ``slot`` is the first that was kept.
+    ``sound`` is its vector where it lacked nothing, None if nobody can tell; if it has got anything
+    since then, all of it is of the lineage ``met``, else that is 0.
     """
 
     namespace: Namespace
@@ -60,6 +96,8 @@ class CopyBase(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     vector: Vector
     slot: int
+    sound: Vector | None = None
+    met: int = 0
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):

@@ -93,6 +93,15 @@ class StableTable:
         """Whether we are to be in a row in the end, so that what we lose of it will come back."""
         return self.rows is not None and self._ctx.id in self.rows[pid]
 
+    def awaits(self, pid: PartitionId, row: Row) -> bool:
+        """Whether somebody who is to be in a row in the end is away from it, or from the list."""
+        if self.rows is None or self._ctx.members.stable is None:
+            return False
+        return any(
+            member is not None and (member not in row or not self._ctx.is_member(member))
+            for member in self.rows[pid]
+        )
+
     # -- telling --------------------------------------------------------------------------
 
     def ask(self) -> None:

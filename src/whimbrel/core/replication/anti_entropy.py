@@ -149,7 +149,7 @@ class AntiEntropy:
                 behind[fragment] = (told, fragment.value, self._ctx.now_us)
             elif since_us <= before_us:
                 del behind[fragment]
-                self._doubts.mark_dirty(fragment)
+                self._doubts.mark_dirty(fragment, fragment.last_sound())
 
     def _ask_for_versions(self) -> None:
         """Ask the primaries of unconfirmed partitions; a request without namespaces means that."""
@@ -247,7 +247,7 @@ class AntiEntropy:
             self._holdings.forget_heads()
             base = tuple(vector.base)
             if not fragment.meet_lineage(vector.lineage, vector.base_lineage, base, slot):
-                self._doubts.mark_dirty(fragment)
+                self._doubts.mark_dirty(fragment, fragment.sound)
         if fragment.is_dirty:
             return
         own = fragment.counters()

@@ -58,7 +58,7 @@ class BackupsIn:
         """
         inbox = self.inboxes.get(sender)
         if inbox is None:
-            inbox = self.inboxes[sender] = Inbox()
+            inbox = self.inboxes[sender] = Inbox(tail=self._holdings.make_tail())
             self._heads.setdefault(sender, {})  # they go together: ``member_left``
         self.owes_acks = True
         admitted = inbox.admit(payload)
@@ -71,6 +71,8 @@ class BackupsIn:
         except SerializationError as error:
             raise ProtocolError(str(error), reason="unknown_service") from error
         inbox.applied_frame(admitted[0])
+        if inbox.tail is not None:
+            inbox.tail.add(payload)
 
     def _apply_frame(
         self, sender: MemberId, inbox: Inbox, payload: bytes, sequence: int, count: int
@@ -154,12 +156,12 @@ class BackupsIn:
             fragment.set_counters(ZERO, slot)
             self._holdings.hold(partition, fragment)
         if fragment.backup_count != k:
-            fragment.set_counters(fragment.counters(), slot)
-            fragment.backup_count = k
+            counters, fragment.backup_count = fragment.counters(), k
+            fragment.set_counters(counters, slot)
         if fragment.lineage != lineage:
             self._holdings.forget_heads()
             if not fragment.meet_lineage(lineage, base_lineage, base, slot):
-                self._doubts.mark_dirty(fragment)
+                self._doubts.mark_dirty(fragment, fragment.sound)
         if len(heads) >= HEADS_MAX:
             heads.clear()
         heads[head] = fragment
@@ -188,8 +190,8 @@ class BackupsIn:
         fragment.store.apply(operation, 0, len(operation))
         slot, k = fragment.slot, len(counters)
         received = ZERO[:slot] + tuple(counters[slot:]) + fragment.counters()[k:]
+        self._doubts.mark_dirty(fragment, fragment.last_sound())
         fragment.set_counters(received, slot)
-        self._doubts.mark_dirty(fragment)
         self._holdings.applied(fragment, fragment.value, operation)
 
     def take_acks(self) -> list[tuple[MemberId, bytes]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from whimbrel.core.context import Context
@@ -28,6 +28,7 @@ from whimbrel.core.replication.outbox import (
     WHOLE_FRAMES,
     Outbox,
     PendingReply,
+    make_tail,
     read_acks,
 )
 from whimbrel.core.replication.shortage import Shortage
@@ -189,6 +190,7 @@ class BackupsOut:
         found = self.outboxes.get(member)
         if found is None:
             found = Outbox(member, self._ctx.started_us, self._ctx.next_number())
+            found.tail = make_tail(self._ctx.settings)
             self.outboxes[member] = found
         return found
 
@@ -310,7 +312,8 @@ class BackupsOut:
         self._count_must_ask()
         if outbox is None:
             return
-        heads = Counter(head for body in outbox.unacknowledged() for head in _heads_in(body))
+        bodies = outbox.unacknowledged()
+        heads = Counter(head for body in bodies for head, _, _ in operations_in(body))
         found: Counter[Fragment] = Counter()
         for head, count in heads.items():
             partition = self._partitions[HEAD.unpack_from(head)[0]]
@@ -342,13 +345,12 @@ def make_head(partition: PartitionReplica, fragment: Fragment) -> bytes:
     return fragment.head
 
 
-def _heads_in(body: bytes) -> list[bytes]:
-    """The heads of the operations of a frame of ours."""
-    heads: list[bytes] = []
+def operations_in(body: bytes) -> Iterator[tuple[bytes, tuple[int, ...], bytes]]:
+    """The operations of a frame that was made, or applied: head, counters, the store's own."""
     at = 0
     while at < len(body):
         length, head_length, k, flags, _ = PREFIX.unpack_from(body, at)
         start = at + 8 + 8 * k + (CLIENT_ACK_BYTES if flags else 0)
-        heads.append(body[start : start + head_length])
-        at += length
-    return heads
+        split, end = start + head_length, at + length
+        yield body[start:split], COUNTERS[k].unpack_from(body, at + 8), body[split:end]
+        at = end

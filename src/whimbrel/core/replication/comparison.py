@@ -23,7 +23,7 @@ import enum
 import sys
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Protocol
 
 from whimbrel.core.messages import CopyBase, Vector
@@ -54,10 +54,14 @@ class Way(enum.Enum):
 
     WHOLE = "copies_whole"
     DIFFERENCE = "copies_by_difference"
+    LOG = "copies_by_log"
     SAME = "copies_same"
 
 
-COPY_FIGURES: Final = (*(way.value for way in Way), "copy_entries_sent", "copy_sum_bytes_sent")
+COPY_FIGURES: Final = (
+    *(way.value for way in Way),
+    *("copy_entries_sent", "copy_removals_sent", "copy_sum_bytes_sent"),
+)
 """What is counted of copies that are given."""
 
 Nodes = Sequence[int]
@@ -128,6 +132,27 @@ class Comparison(ABC):
     def fill_from(self, base: Store, leaves: Leaves) -> Filling:
         """Begin to take the entries of all other leaves from a base, by reference."""
 
+    @abstractmethod
+    def changed_key(self, operation: bytes) -> bytes | None:
+        """The key of the entry that a backup operation changes or removes.
+
+        Empty if it leaves all entries as they are, None if it may change any.
+        """
+
+    @abstractmethod
+    def parted(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Those of some keys that have an entry here, and those that have none."""
+
+    @abstractmethod
+    def open_export_of(self, keys: Sequence[bytes]) -> Any:
+        """A cursor for ``Store.export``: the entries of these keys, and all that is no entry."""
+
+    @abstractmethod
+    def fill_beside(self, base: Store, removed: Collection[bytes]) -> Filling:
+        """Begin to take from a base, by reference, the entries of all keys but those removed, and
+        but those that have one here.
+        """
+
 
 class Comparable(ABC):
     """A store that may be compared; others are copied whole."""
@@ -172,7 +197,8 @@ def base_of(fragment: Fragment, *, is_trusted: bool) -> CopyBase | None:
     if not is_trusted or fragment.is_dirty:
         vector = Vector(NO_LINEAGE, vector.counters)
     name, entries = fragment.namespace, len(fragment.store)
-    return CopyBase(name, entries, fragment.generation, vector, fragment.slot)
+    since = (fragment.last_sound(), fragment.lineage if fragment.is_dirty else NO_LINEAGE)
+    return CopyBase(name, entries, fragment.generation, vector, fragment.slot, *since)
 
 
 def is_same(fragment: Fragment, base: CopyBase, index: int) -> bool:
@@ -187,6 +213,13 @@ def is_same(fragment: Fragment, base: CopyBase, index: int) -> bool:
     if base.generation != fragment.generation or slot >= fragment.backup_count:
         return False
     return counts_alike(lineage, counters, fragment.vector(), slot)
+
+
+def lacked_by(fragment: Fragment, base: CopyBase) -> list[bytes] | None:
+    """The keys that a base lacks, if there is a log of them and it is no longer than the whole."""
+    log = fragment.key_log
+    keys = None if log is None else log.lacked_by(base)
+    return None if keys is None or len(keys) > len(fragment.store) else keys
 
 
 # -- trees --------------------------------------------------------------------------------
@@ -378,8 +411,10 @@ class Answering:
         differing: What the sender is to be told of the sums it has sent; empty before it is known.
     """
 
-    def __init__(self, base: Fragment, copy: Fragment, bits: int) -> None:
-        """Without bits the two are the same.
+    def __init__(
+        self, base: Fragment, copy: Fragment, bits: int, *, is_by_log: bool = False
+    ) -> None:
+        """Without bits the two are the same, or what differs is told key by key.
 
         Raises:
             SerializationError: Stores of this kind are not compared, or not in this way.
@@ -397,15 +432,28 @@ class Answering:
         self._told: array[int] | None = None
         self._summing: Summing | None = None
         self._filling: Filling | None = None
+        self._removed: dict[bytes, None] | None = {} if is_by_log else None
         if bits:
             self._summing = comparison.sum_up(bits)
-        else:
+        elif not is_by_log:
             self._fill(NO_LEAVES)
 
     @property
     def is_decided(self) -> bool:
         """Whether it is known which leaves differ: what the base has of the others is taken."""
         return self._filling is not None
+
+    def removed(self, keys: Sequence[bytes], *, is_told: bool) -> None:
+        """The sender has these no more; with ``is_told`` it has told of all that it has changed.
+
+        Raises:
+            SerializationError: They are compared in another way, or it has told of all before.
+        """
+        if self._removed is None or self.is_decided:
+            raise SerializationError(f"{self.copy.namespace} is not copied key by key")
+        self._removed.update(dict.fromkeys(keys))
+        if is_told:
+            self._filling = self._filled.fill_beside(self.base.store, self._removed)
 
     @property
     def sums_told(self) -> int:

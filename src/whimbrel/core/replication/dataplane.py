@@ -122,6 +122,13 @@ class DataPlane:
         self.anti_entropy.member_left(member)
         self.recovery.exchange.link_lost(member)
 
+    def _last_frames(self, member: MemberId) -> list[bytes]:
+        """Bodies of the last frames from a member to us, and behind them of those to it."""
+        inbox, outbox = self.incoming.inboxes.get(member), self.outgoing.outboxes.get(member)
+        return [
+            *([] if inbox is None else inbox.last()), *([] if outbox is None else outbox.last())
+        ]  # fmt: skip
+
     def view_changed(self, old: MemberList, new: MemberList) -> None:
         """A member list was installed: ``ctx.members`` is the new one.
 
@@ -134,6 +141,7 @@ class DataPlane:
         if old.ids() == new.ids():
             return
         left, came = members_left(old, new), members_came(old, new)
+        self.holdings.key_logs.members_left(left, self._last_frames)
         for member in left:
             if member != self.ctx.id:
                 self.member_left(member)

@@ -10,6 +10,7 @@ from typing import Final
 
 from whimbrel.core.context import Context
 from whimbrel.core.ids import PartitionId
+from whimbrel.core.messages import Vector
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 
 CONFIRM_US: Final = 250_000
@@ -38,9 +39,15 @@ class Doubts:
         self.unconfirmed: dict[PartitionId, None] = {}
         self.announced: dict[PartitionId, None] = {}
 
-    def mark_dirty(self, fragment: Fragment) -> None:
-        """A fragment may lack something; it is asked for as soon as the guards allow."""
+    def mark_dirty(self, fragment: Fragment, sound: Vector | None = None) -> None:
+        """A fragment may lack something; it is asked for as soon as the guards allow.
+
+        Args:
+            fragment: Which.
+            sound: Where it lacked nothing, if it is known that all that it may lack came later.
+        """
         fragment.is_dirty = True
+        fragment.sound = sound
         self.dirty[fragment] = None
         if fragment.log is not None:
             fragment.log.revise()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from whimbrel.core.ids import (
     EMPTY_ROW,
@@ -31,6 +31,9 @@ from whimbrel.core.replication.vectors import (
     promoted_from,
     slot_of,
 )
+
+if TYPE_CHECKING:
+    from whimbrel.core.replication.key_log import KeyLog
 
 Follow = Callable[["Fragment", bytes, bytes], None]
 """Takes a changed fragment, the store's operation, and the record that travels to backups."""
@@ -118,12 +121,15 @@ class Fragment:
         base_lineage: Where the counting primary started from, with ``base``.
         slot, value: Our own slot and the counter in it.
         is_dirty: We know that we may have missed something (AE-07).
+        sound: While it is dirty, where it lacked nothing, if all that it may lack came later and
+            all that it has got since is of one lineage; else None.
         head: The constant part of our backup operations as primary; empty when it must be made.
         sync_targets: Outboxes of the synchronous backups there are, when we are the primary.
         others: Who else is given each of our changes and is not waited for: the asynchronous
             backups, observers.
         apply: Applies a backup operation; the store's own method unless somebody observes.
         log: Where its changes are written down; None unless it is persistent.
+        key_log: Which keys have changed since somebody left; it is ``log`` then, before the disk's.
         short_from: Our version up to which changes made with too few backups are counted, see
             ``shortage``; NOT_SHORT while there are enough.
     """
@@ -142,11 +148,13 @@ class Fragment:
     slot: int = 0
     value: int = 0
     is_dirty: bool = False
+    sound: Vector | None = None
     head: bytes = b""
     sync_targets: tuple[Outbox, ...] = ()
     others: tuple[Follow, ...] = ()
     apply: Callable[[bytes, int, int], None] = field(init=False)
     log: ChangeLog | None = None
+    key_log: KeyLog | None = None
     short_from: int = NOT_SHORT
 
     def __post_init__(self) -> None:
@@ -171,6 +179,10 @@ class Fragment:
     def vector(self) -> Vector:
         """The vector as it travels."""
         return Vector(self.lineage, self.counters(), self.base_lineage, self.base)
+
+    def last_sound(self) -> Vector | None:
+        """Its vector, or while it is dirty the one that it had before; None if nobody can tell."""
+        return self.sound if self.is_dirty else self.vector()
 
     def is_behind(self, other: Fragment) -> bool:
         """Whether it has counted less than another one of the same lineage (AE-11)."""
@@ -232,12 +244,13 @@ class Fragment:
         """
         own = self.counters()[slot:]
         agrees = own == base[slot:] and (self.lineage == base_lineage or not any(own))
+        # Doubted before, it may have got what this primary has not.
+        self.sound = None if agrees or self.is_dirty else self.vector()
+        self.is_dirty = self.is_dirty or not agrees
         self.lineage = lineage
         self.base_lineage = base_lineage
         self.base = base
         self.set_counters(ZERO[:slot] + base[slot:], slot)
-        if not agrees:
-            self.is_dirty = True
         return not self.is_dirty
 
 

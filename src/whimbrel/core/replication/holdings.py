@@ -20,7 +20,8 @@ from whimbrel.core.replication.deferred_free import DeferredFree
 from whimbrel.core.replication.doubts import Doubts
 from whimbrel.core.replication.fragments import Fragment, Observer, PartitionReplica, Store
 from whimbrel.core.replication.kept import Kept
-from whimbrel.core.replication.outbox import Reply
+from whimbrel.core.replication.key_logs import KeyLogs
+from whimbrel.core.replication.outbox import Reply, Tail, make_tail
 from whimbrel.core.replication.shortage import Shortage
 from whimbrel.core.replication.vectors import make_lineage
 from whimbrel.errors import SerializationError
@@ -69,6 +70,7 @@ class Holdings:
         doubts: Which of them may differ from their primary's.
         deferred: What is freed in pieces; stores give it what a ``clear`` leaves behind.
         kept: Fragments that are no replica, as base of copies to us.
+        key_logs: Which keys have changed since somebody left who may return.
         bounds: Of comparisons.
         copies: What is counted of copies that are given, by name.
         heads: By sender, the heads of its backup operations that were checked, and the fragments
@@ -91,6 +93,7 @@ class Holdings:
         self.partitions = partitions
         self.deferred = DeferredFree(ctx)
         self.kept = Kept(self)
+        self.key_logs = KeyLogs(ctx, partitions, self._attach)
         self.bounds = ctx.settings.comparison
         self.copies = dict.fromkeys(COPY_FIGURES, 0)
         self.returns: Callable[[PartitionId], bool] = lambda _pid: False
@@ -185,10 +188,12 @@ class Holdings:
 
     def follow(self, fragment: Fragment) -> None:
         """See that the disk and observers hear of the changes of a fragment that is held."""
+        self.key_logs.end(fragment)
         if self.disk is not None:
             self.disk.hold(fragment)
         if self._observers or fragment.log is not None:
             self._attach(fragment)
+        self.key_logs.held(fragment)
 
     def discard(self, partition: PartitionReplica, namespace: Namespace) -> None:
         """Hold a fragment no longer; its vector (bug 34) and all that is noted of it go, too."""
@@ -213,6 +218,7 @@ class Holdings:
         """The fragment, which nobody holds any more."""
         fragment = partition.fragments.pop(namespace, None)
         if fragment is not None:
+            self.key_logs.end(fragment)
             self.shortage.close_fragment(fragment)
             self.doubts.forget(fragment)
             self.forget_heads()
@@ -250,6 +256,10 @@ class Holdings:
     def is_on_disk(self, namespace: Namespace) -> bool:
         """Whether what we hold of a structure is kept on our disk as well."""
         return self.disk is not None and self._ctx.settings.is_persistent(namespace)
+
+    def make_tail(self) -> Tail | None:
+        """Where the last frames of a link are kept; None where they are not."""
+        return make_tail(self._ctx.settings)
 
     # -- changes --------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from whimbrel.core.ids import MemberId
+from whimbrel.core.settings import CoreSettings
 from whimbrel.errors import ProtocolError
 
 FRAME: Final = struct.Struct("<QIQI")
@@ -105,6 +106,37 @@ class Frame(msgspec.Struct, eq=False):
     sent_us: int
 
 
+class Tail:
+    """The last frames of a link, for as long as more have not passed.
+
+    Whoever has got them may die before its disk has: what it lacks when it returns is in these
+    (docs/design/0018).
+    """
+
+    __slots__ = ("_bytes_max", "_size", "frames")
+
+    def __init__(self, bytes_max: int) -> None:
+        """Keep none yet, and never more than so many bytes."""
+        self._bytes_max = bytes_max
+        self._size = 0
+        self.frames: deque[bytes] = deque()
+
+    def add(self, frame: bytes) -> None:
+        """Keep one more; the oldest go."""
+        frames = self.frames
+        frames.append(frame)
+        self._size += len(frame)
+        while self._size > self._bytes_max:
+            self._size -= len(frames.popleft())
+
+
+def make_tail(settings: CoreSettings) -> Tail | None:
+    """A tail for a link of this member; None where nobody has anything on a disk."""
+    if not settings.persistence.enabled:
+        return None
+    return Tail(settings.comparison.tail_bytes_max)
+
+
 @dataclass(slots=True, eq=False)
 class Outbox:
     """Everything under way to one member.
@@ -115,6 +147,7 @@ class Outbox:
         in_flight: Operations in frames that are not acknowledged.
         bytes_in_flight: Their bytes.
         must_resend: Whether the next ``take`` sends every frame again.
+        tail: The last frames that were acknowledged, if they are kept.
     """
 
     member: MemberId
@@ -129,6 +162,7 @@ class Outbox:
     bytes_in_flight: int = 0
     is_up: bool = True
     must_resend: bool = False
+    tail: Tail | None = None
 
     # -- sending --------------------------------------------------------------------------
 
@@ -225,9 +259,11 @@ class Outbox:
 
     def acknowledge(self, sequence: int, completed: list[PendingReply]) -> None:
         """Everything up to this frame is applied; decided replies are added to ``completed``."""
-        frames = self.frames
+        frames, tail = self.frames, self.tail
         while frames and frames[0].sequence <= sequence:
             frame = frames.popleft()
+            if tail is not None:
+                tail.add(frame.body)
             self.in_flight -= frame.count
             self.bytes_in_flight -= len(frame.body)
             for reply in frame.replies:
@@ -310,6 +346,11 @@ class Outbox:
         """The operations that are not acknowledged, frame by frame, and those of this turn."""
         return [*(frame.body for frame in self.frames), *self.operations]
 
+    def last(self) -> list[bytes]:
+        """The same, and before them the last ones that are, as far as they are kept."""
+        acknowledged = () if self.tail is None else self.tail.frames
+        return [*acknowledged, *self.unacknowledged()]
+
     def waits_since_us(self) -> int | None:
         """When the oldest frame without acknowledgement was closed; None when there is none."""
         return self.frames[0].sent_us if self.frames else None
@@ -322,6 +363,7 @@ class Inbox:
     Attributes:
         refusals: (sequence, position, reason) since the last ``take_acks``.
         owed: (incarnation, stream, sequence, gap flag) of acknowledgements not taken yet.
+        tail: The payloads that were applied last, if they are kept.
     """
 
     incarnation: int = 0
@@ -333,6 +375,7 @@ class Inbox:
     )
     owed: list[tuple[int, int, int, int]] = field(default_factory=list)
     _gap_told: int = -1
+    tail: Tail | None = None
 
     def admit(self, payload: bytes) -> tuple[int, int] | None:
         """Its sequence and number of operations when a frame is the next one and to be applied.
@@ -379,6 +422,10 @@ class Inbox:
         refusal = (sequence, position, reason)
         self.refusals.append(refusal)
         self._refused.append(refusal)
+
+    def last(self) -> list[bytes]:
+        """The bodies of the frames that were applied last, as far as they are kept."""
+        return [] if self.tail is None else [frame[FRAME.size :] for frame in self.tail.frames]
 
     def answer_again(self) -> None:
         """The link to the sender was lost, and with it perhaps our last answers."""

@@ -100,6 +100,7 @@ class Roles:
         """A cursor over what the destination needs; begins when older backups have arrived."""
         partition = self._holdings.partitions[migration.partition_id]
         copied, verified = self._needed(migration)
+        pid, row = migration.partition_id, migration.step.apply(partition.row)
         drains = []
         if copied or verified:
             for _, member in partition.backups:
@@ -115,6 +116,7 @@ class Roles:
             bounds=self._holdings.bounds,
             polls_max=DRAIN_POLLS_MAX,
             in_one=not self._ctx.settings.migration_fragments_enabled,
+            with_logs=self._holdings.key_logs.is_wanted(pid, row),
         )
 
     # -- destination ----------------------------------------------------------------------
@@ -236,6 +238,8 @@ class Roles:
                 # Its base has not seen the reads at the former primary.
                 fragment.store.restart_idleness(self._ctx.wall_ms)
             self._holdings.hold(partition, shadows.whole.pop(namespace))
+            if namespace in shadows.logs and fragment.key_log is not None:
+                fragment.key_log.go_on_from(*shadows.logs[namespace])
             kept = self._holdings.kept.take(partition.pid, namespace)
             if kept is not None:
                 self._holdings.free(kept)

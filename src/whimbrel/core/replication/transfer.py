@@ -13,18 +13,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from whimbrel.core.context import Context
-from whimbrel.core.ids import BACKUP_COUNT_MAX, MemberId, Namespace, PartitionId
+from whimbrel.core.ids import MemberId, Namespace, PartitionId
 from whimbrel.core.messages import (
     NOTHING_COMPARED,
     CopyBase,
     FragmentPart,
+    LogPiece,
     Message,
     Progress,
     Purpose,
+    Stretch,
     TransferAnswered,
     TransferSent,
     Vector,
@@ -40,12 +42,14 @@ from whimbrel.core.replication.comparison import (
     comparison_of,
     is_same,
     is_worthwhile,
+    lacked_by,
     nothing_differs,
 )
 from whimbrel.core.replication.fragments import Fragment
 from whimbrel.core.replication.holdings import Holdings
 from whimbrel.core.replication.outbox import Outbox
-from whimbrel.core.replication.vectors import EMPTY_VECTOR, NO_LINEAGE, ZERO
+from whimbrel.core.replication.parts import bytes_in, check_parts, make_part, take_some
+from whimbrel.core.replication.vectors import EMPTY_VECTOR, NO_LINEAGE
 from whimbrel.core.settings import ComparisonBounds
 from whimbrel.errors import SerializationError
 
@@ -67,8 +71,14 @@ class _Copy:
     fragment: Fragment
     way: Way = Way.WHOLE
     asking: Asking | None = None
+    base: CopyBase | None = None
     cursor: Any = None
     vector: Vector = EMPTY_VECTOR
+    removed: list[bytes] = field(default_factory=list)
+    """Keys that are still to be told."""
+    logged: list[tuple[bytes, int]] = field(default_factory=list)
+    """The same of a log that goes along."""
+    stretches: tuple[Stretch, ...] = ()
 
 
 class FragmentExport:
@@ -98,10 +108,13 @@ class FragmentExport:
         polls_max: int = 0,
         in_one: bool = False,
         marks_doubts: bool = False,
+        with_logs: bool = False,
         figures: dict[str, int] | None = None,
         bounds: ComparisonBounds = DEFAULT_BOUNDS,
     ) -> None:
-        """``index`` is the receiver's; what is sent is counted in ``figures``."""
+        """``index`` is the receiver's; what is sent is counted in ``figures``. ``with_logs`` may be
+        set only while writes wait.
+        """
         self._bounds = bounds
         self._copies = deque(_Copy(fragment) for fragment in copied)
         self._verified = deque(verified)
@@ -110,6 +123,7 @@ class FragmentExport:
         self._polls_left = polls_max
         self._in_one = in_one
         self._marks_doubts = marks_doubts
+        self._with_logs = with_logs
         self._figures = dict.fromkeys(COPY_FIGURES, 0) if figures is None else figures
         self._compared: dict[Namespace, _Copy] = {}
         """Those of which it is not known yet what differs."""
@@ -130,6 +144,9 @@ class FragmentExport:
                 whole.append(copy)
             elif is_same(fragment, base, self._index):
                 copy.way = Way.SAME
+                whole.append(copy)
+            elif lacked_by(fragment, base) is not None:
+                copy.way, copy.base = Way.LOG, base
                 whole.append(copy)
             elif is_worthwhile(fragment, base, self._bounds):
                 entries = max(len(fragment.store), base.entries)
@@ -167,11 +184,12 @@ class FragmentExport:
             self._ending.clear()
         budget, entries = self._compare_on(parts, bytes_max), len(parts) * PART_ENTRIES
         while self._copies and (self._in_one or _has_room(budget, entries)):
+            copy = self._copies[0]
             part = self._next_part(bytes_max if self._in_one else budget)
-            budget -= len(part.data) + PART_BYTES
+            budget -= bytes_in(part) + PART_BYTES
             entries += part.entries + PART_ENTRIES
             parts.append(part)
-            if not part.last and not self._in_one:
+            if copy.cursor is not None and not self._in_one:
                 break
         if self._copies or self._compared or self._ending:
             return tuple(parts), False
@@ -181,7 +199,7 @@ class FragmentExport:
             return tuple(parts), False
         while self._verified and (self._in_one or _has_room(budget, entries)):
             fragment = self._verified.popleft()
-            parts.append(_part(fragment, fragment.vector(), last=True))
+            parts.append(make_part(fragment, fragment.vector(), last=True))
             budget -= PART_BYTES
             entries += PART_ENTRIES
         return tuple(parts), not self._verified
@@ -200,7 +218,9 @@ class FragmentExport:
             sums = asking.next_sums()
             if first or sums:
                 bits = asking.bits if first else 0
-                parts.append(_part(copy.fragment, asking.vector, first=first, bits=bits, sums=sums))
+                parts.append(
+                    make_part(copy.fragment, asking.vector, first=first, bits=bits, sums=sums)
+                )
                 budget -= len(sums) + PART_BYTES
                 self._figures["copy_sum_bytes_sent"] += len(sums)
         return budget
@@ -211,8 +231,16 @@ class FragmentExport:
         fragment, first = copy.fragment, copy.cursor is None
         if first:
             self._open(copy)
-        data, entries, last = fragment.store.export(copy.cursor, budget)
+        removed = tuple(take_some(copy.removed, budget, len))
+        budget -= sum(map(len, removed))
+        log = self._next_of_log(copy, budget)
+        budget -= 0 if log is None else sum(map(len, log.keys))
+        data, entries, last = b"", 0, False
+        if not copy.removed and not copy.logged and budget > 0:
+            data, entries, last = fragment.store.export(copy.cursor, budget)
         self._figures["copy_entries_sent"] += entries
+        self._figures["copy_removals_sent"] += len(removed)
+        is_told = last
         if last:
             self._copies.popleft()
             copy.cursor = None
@@ -221,7 +249,7 @@ class FragmentExport:
                 self._figures[copy.way.value] += 1
             else:
                 self._ending.append(copy)
-        return _part(
+        return make_part(
             fragment,
             copy.vector,
             data,
@@ -229,43 +257,47 @@ class FragmentExport:
             last=last,
             entries=entries,
             is_same=first and copy.way is Way.SAME,
+            removed=removed if copy.way is Way.LOG else None,
+            is_told=is_told and copy.way is Way.LOG,
+            log=log,
         )
+
+    def _next_of_log(self, copy: _Copy, budget: int) -> LogPiece | None:
+        """The next piece of a log that goes along; its stretches go with each."""
+        if not copy.stretches:
+            return None
+        taken = take_some(copy.logged, budget, lambda item: len(item[0]))
+        stretches = copy.stretches
+        if not copy.logged:
+            copy.stretches = ()
+        keys, changed = tuple(key for key, _ in taken), tuple(place for _, place in taken)
+        return LogPiece(stretches, keys, changed)
 
     def _open(self, copy: _Copy) -> None:
         """Begin to send the entries of a fragment, all or some."""
         fragment, comparison = copy.fragment, comparison_of(copy.fragment.store)
+        if self._with_logs and fragment.key_log is not None:
+            copy.logged, copy.stretches = fragment.key_log.told(), tuple(fragment.key_log.stretches)
         if copy.asking is not None:
             copy.vector, copy.cursor = copy.asking.vector, copy.asking.open_export()
             return
         copy.vector = fragment.vector()
         if self._marks_doubts and fragment.is_dirty:
             copy.vector = Vector(NO_LINEAGE, copy.vector.counters)
+        keys = None if copy.base is None else lacked_by(fragment, copy.base)
         if copy.way is Way.SAME and comparison is not None:
             copy.cursor = comparison.open_export(NO_LEAVES)
+        elif keys is not None and comparison is not None:
+            present, copy.removed = comparison.parted(keys)
+            copy.cursor = comparison.open_export_of(present)
         else:
+            copy.way = Way.WHOLE
             copy.cursor = fragment.store.open_cursor()
 
     def _end(self, copy: _Copy) -> FragmentPart:
         """The last part of a fragment all of whose entries are sent or taken."""
         self._figures[copy.way.value] += 1
-        return _part(copy.fragment, copy.vector, last=True)
-
-
-def _part(
-    fragment: Fragment,
-    vector: Vector,
-    data: bytes = b"",
-    *,
-    first: bool = False,
-    last: bool = False,
-    entries: int = 0,
-    bits: int = 0,
-    sums: bytes = b"",
-    is_same: bool = False,
-) -> FragmentPart:
-    settings = (fragment.sync_count, fragment.async_count)
-    kinds = (fragment.generation, entries, bits, sums, is_same)
-    return FragmentPart(fragment.namespace, data, vector, settings, first, last, *kinds)
+        return make_part(copy.fragment, copy.vector, last=True)
 
 
 def _has_room(budget: int, entries: int) -> bool:
@@ -334,7 +366,7 @@ class Sending:
         if or_nothing and self.last and not parts and not self.sequence:
             return False
         self.sequence += 1
-        self.bytes_moved += sum(len(part.data) + len(part.sums) for part in parts)
+        self.bytes_moved += sum(map(bytes_in, parts))
         self.entries_moved += sum(part.entries for part in parts)
         name = (self._purpose, self.transfer, self.partition_id)
         self.send(TransferSent(*name, self.sequence, parts, self.last))
@@ -394,6 +426,7 @@ class Shadows:
         arriving, whole: Those of which more is to come, and those that are complete.
         compared: Parts without data, of namespaces that are compared by versions and not copied.
         filled: Those that have got entries from a base of ours.
+        logs: Turns and keys of logs of changed keys that came along.
     """
 
     def __init__(
@@ -416,6 +449,7 @@ class Shadows:
         self.whole: dict[Namespace, Fragment] = {}
         self.compared: dict[Namespace, FragmentPart] = {}
         self.filled: dict[Namespace, None] = {}
+        self.logs: dict[Namespace, tuple[tuple[Stretch, ...], dict[bytes, int]]] = {}
         self._answering: dict[Namespace, Answering] = {}
         self._differing: dict[Namespace, bytes] = {}
 
@@ -441,6 +475,11 @@ class Shadows:
                 raise SerializationError(f"a piece of {namespace} came before its first piece")
             if part.sums:
                 self._told(fragment, part.sums)
+            if part.removed is not None:
+                self._removed(fragment, part)
+            if part.log is not None:
+                _, keys = self.logs.setdefault(namespace, (part.log.stretches, {}))
+                keys.update(zip(part.log.keys, part.log.changed, strict=True))
             fragment.store.ingest(part.data)
             if part.last:
                 self._finish(namespace)
@@ -452,15 +491,18 @@ class Shadows:
         """Begin a fragment anew, with the base that it may have."""
         namespace = part.namespace
         self._answering.pop(namespace, None)
+        self.logs.pop(namespace, None)
         self._free(self.arriving.pop(namespace, None))
         self._free(self.whole.pop(namespace, None))
         fresh = self._holdings.make(self._pid, namespace, part)
         fresh.install(part.vector, self.index)
         self.arriving[namespace] = fresh
-        if part.bits or part.is_same:
+        is_by_log = part.removed is not None
+        if part.bits or part.is_same or is_by_log:
             base = self._find_base(namespace)
             if base is not None:
-                self._answering[namespace] = Answering(base, fresh, part.bits)
+                answering = Answering(base, fresh, part.bits, is_by_log=is_by_log)
+                self._answering[namespace] = answering
             elif not self._is_destroyed(fresh):
                 raise SerializationError(f"there is no base for a copy of {namespace}")
 
@@ -481,6 +523,13 @@ class Shadows:
             self._differing[namespace] = nothing_differs(sums)
         else:
             raise SerializationError(f"no comparison of {namespace} is under way")
+
+    def _removed(self, fragment: Fragment, part: FragmentPart) -> None:
+        answering = self._answering.get(fragment.namespace)
+        if answering is not None:
+            answering.removed(part.removed or (), is_told=part.is_told)
+        elif not self._is_destroyed(fragment):
+            raise SerializationError(f"{fragment.namespace} is not copied key by key")
 
     def _is_destroyed(self, fragment: Fragment) -> bool:
         return self._holdings.is_destroyed(fragment.namespace, fragment.generation)
@@ -679,21 +728,3 @@ def refuse_older(copy: Fragment, held: Fragment | None) -> None:
     """
     if held is not None and copy.is_behind(held):
         raise SerializationError(f"the copy of {copy.namespace} counts less than what is held")
-
-
-def check_parts(parts: Sequence[FragmentPart]) -> None:
-    """Refuse parts that no primary makes: settings out of range, vectors of a wrong length.
-
-    Raises:
-        SerializationError: A part is malformed.
-    """
-    for part in parts:
-        sync, asynchronous = part.settings
-        if min(sync, asynchronous) < 0 or sync + asynchronous > BACKUP_COUNT_MAX:
-            raise SerializationError(f"{part.namespace} has impossible backup counts")
-        if len(part.vector.counters) != len(ZERO) or len(part.vector.base) != len(ZERO):
-            raise SerializationError(f"{part.namespace} has a vector of a wrong length")
-        if part.generation < 0:
-            raise SerializationError(f"{part.namespace} has an impossible generation")
-        if part.bits and (part.is_same or not part.first):
-            raise SerializationError(f"{part.namespace} has a comparison that begins nowhere")

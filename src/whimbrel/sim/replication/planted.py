@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,9 +13,11 @@ from whimbrel.core.ids import MemberId
 from whimbrel.core.messages import Purpose, ReplicaVersions, TransferAnswered
 from whimbrel.core.messages.audit import Compare, Compared, Mark, Reply
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
+from whimbrel.core.replication.key_log import KeyLog
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.bug import Bug, replace
 from whimbrel.sim.structures.map.rules import BOUNDED
+from whimbrel.structures.map.record import REMOVE
 
 PERMITS_MANY = 1_000
 """More syncs at once than any run could begin."""
@@ -67,6 +70,48 @@ def differences_hidden(engine: Engine) -> None:
         answered(sender, msgspec.structs.replace(answer, progress=progress))
 
     handlers[TransferAnswered, Purpose.SYNC] = find_nothing
+
+
+def _in_key_logs(engine: Engine, plant: Callable[[KeyLog], None]) -> None:
+    """Put a bug into each log of changed keys of a member."""
+    logs = engine.member.dataplane.holdings.key_logs
+    begin = logs._begin
+
+    def begin_with_bug(fragment: Fragment) -> bool:
+        is_begun = begin(fragment)
+        if is_begun and fragment.key_log is not None:
+            plant(fragment.key_log)
+        return is_begun
+
+    replace(logs, "_begin", begin_with_bug)
+
+
+def removal_not_logged(engine: Engine) -> None:
+    """A key that is removed while somebody is away is not noted (APR-46)."""
+
+    def plant(log: KeyLog) -> None:
+        changed_key = log._changed_key
+
+        def changed_but_removed(operation: bytes) -> bytes | None:
+            return b"" if operation[0] == REMOVE else changed_key(operation)
+
+        log._changed_key = changed_but_removed
+
+    _in_key_logs(engine, plant)
+
+
+def last_frames_not_logged(engine: Engine) -> None:
+    """What was on its way to the disk of a member that died counts as known to it (APR-48)."""
+    logs = engine.member.dataplane.holdings.key_logs
+    look_back = logs._look_back
+
+    def look_back_in_vain(begun: Mapping[Fragment, None], bodies: Iterable[bytes]) -> None:
+        look_back(begun, bodies)
+        for fragment in begun:
+            if fragment.key_log is not None:
+                fragment.key_log.keys = {}
+
+    replace(logs, "_look_back", look_back_in_vain)
 
 
 def not_cleared(engine: Engine) -> None:
@@ -155,4 +200,6 @@ BUGS: tuple[Bug, ...] = (
     Bug(differences_hidden, "compared", ("D9", "D1", "D13", "L1")),
     Bug(trees_believed, "audited", ("R5",)),
     Bug(one_skipped, "audited", ("R5",)),
+    Bug(removal_not_logged, "stable", ("D9", "D1", "D13"), range(4, 204)),
+    Bug(last_frames_not_logged, "stable", ("D9", "D1", "D13"), range(9, 209)),
 )

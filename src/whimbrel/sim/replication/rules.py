@@ -30,6 +30,8 @@ LATE_SYNC = "a sync arrives after its receiver ceased to be a backup"
 SYNC = "a backup is made equal to its primary"
 COMPARED = "a copy begins with a comparison"
 SAME = "a copy is there already, by its versions"
+BY_LOG = "a copy goes by a log of changed keys"
+LOG_GOES_ALONG = "a log of changed keys goes along with a copy"
 KEYS = "an audit compares keys at one version"
 WAITS = "a backup that is audited has not reached the version"
 
@@ -260,7 +262,7 @@ class ReplicationSightings(Sightings):
     """Gaps, and how they are made good."""
 
     messages = (TransferSent, ReplicaAsked)
-    situations = (GAP, LATE_SYNC, SYNC, COMPARED, SAME, KEYS, WAITS)
+    situations = (GAP, LATE_SYNC, SYNC, COMPARED, SAME, BY_LOG, LOG_GOES_ALONG, KEYS, WAITS)
 
     def received(self, host: Host, sender: MemberId, message: Any) -> None:
         """E."""
@@ -275,6 +277,10 @@ class ReplicationSightings(Sightings):
                 self.saw(COMPARED)
             elif part.first and part.is_same:
                 self.saw(SAME)
+            if part.is_told:
+                self.saw(BY_LOG)
+            if part.log is not None and part.log.keys:
+                self.saw(LOG_GOES_ALONG)
         if message.purpose is not Purpose.SYNC:
             return
         if message.last:

@@ -9,7 +9,9 @@ are few, and every copy carries them all.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 from zlib import crc32
 
@@ -22,7 +24,22 @@ from whimbrel.core.replication.comparison import (
 )
 from whimbrel.core.replication.fragments import Store
 from whimbrel.core.replication.walk import KEYS_TAKEN, Walk
-from whimbrel.structures.map.record import CHUNK_ENTRY, CHUNK_HASH, CHUNK_TIMING
+from whimbrel.serialization.data import HASH_BYTES
+from whimbrel.structures.map.record import (
+    CHUNK_ENTRY,
+    CHUNK_HASH,
+    CHUNK_TIMING,
+    CLEAR,
+    KIND_MASK,
+    LOCK_STATE,
+    OPERATION,
+    OPERATION_BYTES,
+    PUT,
+    REMOVE,
+    TIMING_BYTES,
+    WITH_HASH,
+    WITH_TIMING,
+)
 
 if TYPE_CHECKING:
     from whimbrel.structures.map.store import MapStore
@@ -35,6 +52,7 @@ CHUNK_BYTES: Final = 512 * 1024
 """Of keys and values, about, that one step takes where they are wanted as a chunk, too."""
 ACCESS_BYTES: Final = 8
 """At the end of a timing: when the entry was last read."""
+_unpack_operation = OPERATION.unpack_from
 
 _pack_head = CHUNK_ENTRY.pack
 
@@ -81,14 +99,18 @@ class LeafWalk(StoreWalk):
         return is_listed and not self.keys
 
 
-class LockWalk(StoreWalk):
-    """The same over locks alone."""
+class KeyWalk(StoreWalk):
+    """The same over some keys, whichever of them are there: of those that come, none is another."""
 
-    __slots__ = ()
+    __slots__ = ("_left",)
+
+    def __init__(self, store: MapStore, keys: Iterable[bytes]) -> None:
+        self._left = iter(keys)
+        super().__init__(store)
 
     def go_on(self, changes: int) -> None:
-        """There are no keys."""
-        self.keys, self.position = [], 0
+        """Take the next keys."""
+        self.keys, self.position = list(islice(self._left, KEYS_TAKEN)), 0
 
 
 def chosen(keys: list[bytes], leaves: Leaves, *, differs: int) -> list[bytes]:
@@ -151,12 +173,15 @@ class MapSumming:
 
 
 class MapFilling:
-    """A store that takes from a base the entries of equal leaves; see ``comparison.Filling``."""
+    """A store that takes entries from a base; see ``comparison.Filling``."""
 
-    def __init__(self, store: MapStore, base: MapStore, leaves: Leaves) -> None:
+    def __init__(
+        self, store: MapStore, base: MapStore, choose: Callable[[list[bytes]], list[bytes]]
+    ) -> None:
+        """``choose`` says of some keys of the base whose entries are to be taken."""
         self._store = store
         self._base = base
-        self._leaves = leaves
+        self._choose = choose
         self._walk = StoreWalk(base)
         self._begun = self._walk.begun
         self._looked_at = 0
@@ -178,7 +203,7 @@ class MapFilling:
         if wants_chunk:
             count = min(count, 1 + CHUNK_BYTES // (1 + base.bytes_used // (1 + len(base))))
         looked_at = walk.keys[begin : begin + count]
-        keys = chosen(looked_at, self._leaves, differs=0)
+        keys = self._choose(looked_at)
         records, timings, hashes, take = base.records, base.timings, base.hashes, self._store.take
         for key in keys:
             record = records.get(key)
@@ -207,8 +232,45 @@ class MapComparison(Comparison):
 
     def open_export(self, leaves: Leaves) -> StoreWalk:
         """A cursor over entries of leaves that differ, and over all locks."""
-        return LeafWalk(self._store, leaves) if leaves.count else LockWalk(self._store)
+        return LeafWalk(self._store, leaves) if leaves.count else KeyWalk(self._store, ())
 
     def fill_from(self, base: Store, leaves: Leaves) -> MapFilling:
         """Begin to take the entries of all other leaves from a base."""
-        return MapFilling(self._store, cast("MapStore", base), leaves)
+
+        def choose(keys: list[bytes]) -> list[bytes]:
+            return chosen(keys, leaves, differs=0)
+
+        return MapFilling(self._store, cast("MapStore", base), choose)
+
+    def changed_key(self, operation: bytes) -> bytes | None:
+        """The stored key of a backup operation; the state of a lock is no entry's."""
+        kind, length = _unpack_operation(operation)
+        if kind in (PUT, REMOVE):  # nearly all
+            return operation[OPERATION_BYTES : OPERATION_BYTES + length]
+        start = OPERATION_BYTES
+        if kind > KIND_MASK:
+            start += TIMING_BYTES if kind & WITH_TIMING else 0
+            start += HASH_BYTES if kind & WITH_HASH else 0
+            kind &= KIND_MASK
+        if kind == CLEAR:
+            return None
+        return b"" if kind == LOCK_STATE else operation[start : start + length]
+
+    def parted(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Those of some keys that have an entry here, and those that have none."""
+        records = self._store.records
+        return [key for key in keys if key in records], [key for key in keys if key not in records]
+
+    def open_export_of(self, keys: Sequence[bytes]) -> StoreWalk:
+        """A cursor over the entries of these keys, and over all locks."""
+        return KeyWalk(self._store, keys)
+
+    def fill_beside(self, base: Store, removed: Collection[bytes]) -> MapFilling:
+        """Begin to take from a base the entries that are neither removed nor here."""
+        store = self._store
+
+        def choose(keys: list[bytes]) -> list[bytes]:
+            records = store.records
+            return [key for key in keys if key not in records and key not in removed]
+
+        return MapFilling(store, cast("MapStore", base), choose)
