@@ -16,7 +16,8 @@ from whimbrel.errors import UsageError
 from whimbrel.sim.explore.image import clone, digest
 from whimbrel.sim.explore.paths import parse_path, path_of, plant_named
 from whimbrel.sim.explore.search import Exploration, Search
-from whimbrel.sim.explore.universe import State, Transition, Universe
+from whimbrel.sim.explore.state import State, Transition
+from whimbrel.sim.explore.universe import Universe
 from whimbrel.sim.explore.worlds import WORLDS, worlds_named
 
 
@@ -63,11 +64,11 @@ def test_a_crash_of_anybody_anywhere_keeps_what_was_acknowledged(kind: str) -> N
     ("bug", "world", "rules"),
     [
         ("committed_too_early", "move", {"P6"}),
-        ("cleared_before_commit", "move-crash", {"D6"}),
+        ("cleared_before_commit", "move-crash", {"P5", "D6"}),
         ("not_cleared", "move", {"D8", "X2"}),
         ("local_promotion", "promotion", {"P4"}),
         ("impatient_master", "move-crash", {"P7", "P2", "X2"}),
-        ("writes_while_migrating", "move-write", {"D6", "D1"}),
+        ("writes_while_migrating", "move-write", {"P5", "D6", "D1"}),
     ],
 )
 def test_planted_bugs_are_found_and_their_paths_replay(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from whimbrel.core.ids import Address, MemberId, PartitionId, ReplicaIndex
+from whimbrel.core.ids import Address, PartitionId, ReplicaIndex
 from whimbrel.core.messages import MigrationCommitRequested
 from whimbrel.core.model import MigrationInfo, MigrationKind, Step
 from whimbrel.core.stimuli import Received
@@ -16,7 +16,14 @@ from whimbrel.sim.explore.lab import Plant
 from whimbrel.sim.explore.search import Exploration, Search
 from whimbrel.sim.explore.step_rules import StepRules
 from whimbrel.sim.explore.universe import Universe
-from whimbrel.sim.explore.worlds import REBORN, WORLDS, row_of, worlds_named
+from whimbrel.sim.explore.worlds import (
+    REBORN,
+    WORLDS,
+    identity_of,
+    name_of,
+    row_of,
+    worlds_named,
+)
 from whimbrel.sim.migration.rules import CommitOrder
 
 STATES_MAX = 100_000
@@ -90,7 +97,7 @@ def test_a_new_process_has_the_address_and_another_identity() -> None:
     state = universe.take(state, ("restart", "c")).state
     assert ("restart", "c") not in universe.transitions(state)
     born = universe.lab.seat(state.members[universe.names.index(REBORN)]).member
-    assert (born.ctx.id, born.ctx.me.address.host) == (REBORN, "c")
+    assert (name_of(born.ctx.id), born.ctx.me.address.host) == (REBORN, "c")
     while any(key[0] == REBORN or key[1] == REBORN for key, _ in state.links):
         key = next(key for key, _ in state.links if REBORN in key[:2])
         assert "c" not in key[:2]
@@ -120,7 +127,7 @@ def test_a_new_master_drops_no_replica_without_a_cause(after: str, is_broken: bo
     member.migrations.loop.recovery.running = True
     member.ctx.members = msgspec.structs.replace(
         member.ctx.members,
-        members=tuple(one for one in member.ctx.members.members if one.id != "a"),
+        members=tuple(one for one in member.ctx.members.members if name_of(one.id) != "a"),
     )
     rules = StepRules(world)
     pid, before = PartitionId(0), row_of("BAC")
@@ -148,12 +155,12 @@ def test_only_the_destination_of_a_step_down_goes_colder_first(
     step = Step(
         kind,
         source=None,
-        destination=MemberId("c"),
+        destination=identity_of("c"),
         destination_current=ReplicaIndex(1),
         destination_new=ReplicaIndex(2),
     )
-    migration = MigrationInfo("m", PartitionId(0), step, MemberId("a"), 1)
+    migration = MigrationInfo("m", PartitionId(0), step, identity_of("a"), 1)
     commit = MigrationCommitRequested(migration, ())
-    host: Any = StepRules.host(member, Received(MemberId("a"), Address("a", 5701), commit))
+    host: Any = StepRules.host(member, Received(identity_of("a"), Address("a", 5701), commit))
     assert CommitOrder._steps_down(host, PartitionId(0), index, index_after) is is_exempt
     assert not CommitOrder._steps_down(host, PartitionId(1), index, index_after)

@@ -43,8 +43,11 @@ class DiskNode(Node):
                 return
             if pump.dies(self):
                 disk.carry_out_part((command,))
-                disk.kill()
-                pump.kill(self)
+                if pump.loses_power:
+                    pump.black_out()
+                else:
+                    disk.kill()
+                    pump.kill(self)
                 return
             try:
                 answers += disk.execute((command,))
@@ -67,6 +70,8 @@ class BackupPump(SplitPump):
         """Seats of lite members, which have no disk."""
         self.dies: Callable[[DiskNode], bool] = lambda _node: False
         """Asked before each command of a disk: whether its process dies now."""
+        self.loses_power = False
+        """Whether all machines lose their power then, in the place of that process."""
 
     def begin(self) -> None:
         """A process at each seat, with what lies on its disk; until all serve."""
@@ -90,6 +95,13 @@ class BackupPump(SplitPump):
         for number, node in self.seats.items():
             if node.alive:
                 self.disks[number].kill()
+                self.kill(node)
+
+    def black_out(self) -> None:
+        """All machines lose their power."""
+        for number, node in self.seats.items():
+            self.disks[number].crash()
+            if node.alive:
                 self.kill(node)
 
     # -- jobs -----------------------------------------------------------------------------
@@ -135,3 +147,13 @@ class BackupPump(SplitPump):
         """What the keys have, as a client sees it."""
         client = self.client(self.master)
         return [self.get(client, name, f"k{number}") for number in range(count)]
+
+
+def forked(first: BackupPump, seed: int) -> BackupPump:
+    """The same cluster once more, from its disks."""
+    pump = BackupPump()
+    for number, disk in first.disks.items():
+        pump.disks[number] = disk.fork(random.Random(seed))
+    pump.now_us = first.now_us + 1
+    pump.begin()
+    return pump

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any, cast
 
 import pytest
-from tests.unit.backup_net import BackupPump, DiskNode
+from tests.unit.backup_net import BackupPump, DiskNode, forked
 from tests.unit.persistence_rig import Rig
 from tests.unit.split_pump import data
 
@@ -170,16 +169,6 @@ class Death:
             return False
         self.left -= 1
         return self.left == -1
-
-
-def forked(first: BackupPump, seed: int) -> BackupPump:
-    """The same cluster once more, from its disks."""
-    pump = BackupPump()
-    for number, disk in first.disks.items():
-        pump.disks[number] = disk.fork(random.Random(seed))
-    pump.now_us = first.now_us + 1
-    pump.begin()
-    return pump
 
 
 @pytest.mark.parametrize("seat", [1, 2])

@@ -41,6 +41,13 @@ Story = Annotated[
         help="Causal threads: partition=17, member=m2, or the id of a cause",
     ),
 ]
+Replay = Annotated[
+    Path | None, typer.Option("--replay", help="Play a path that --explore has written")
+]
+Cuts = Annotated[bool, typer.Option("--cuts", help="Everybody dies at every write of a history")]
+Kind = Annotated[
+    str, typer.Option("--kind", metavar="K", help="Rebalance to sweep, or history to cut; or all")
+]
 
 
 def sim(
@@ -74,15 +81,12 @@ def sim(
     states_max: Annotated[
         int, typer.Option("--states-max", min=1, help="End a world after so many states")
     ] = 2_000_000,
-    path: Annotated[
-        Path | None, typer.Option("--replay", help="Play a path that --explore has written")
-    ] = None,
+    path: Replay = None,
     swept: Annotated[
         bool, typer.Option("--sweep", help="Kill a member at every event of a rebalance")
     ] = False,
-    kind: Annotated[
-        str, typer.Option("--kind", metavar="K", help="Rebalance to sweep; or all")
-    ] = "all",
+    kind: Kind = "all",
+    cut: Cuts = False,
     role: Annotated[
         str, typer.Option("--role", metavar="R", help="Who is killed in the sweep; or all")
     ] = "all",
@@ -94,10 +98,15 @@ def sim(
     if profiles:
         _print_profiles()
         return
+    if cut:
+        from whimbrel.cli.sweep import cuts
+
+        cuts(kind, as_json)
+        return
     if _looks_everywhere(explored, world, states_max, path, swept, kind, role, as_json):
         return
     if seed is None:
-        raise UsageError("give --seed N for one run, or --explore or --sweep")
+        raise UsageError("give --seed N for one run, or --explore, --sweep or --cuts")
     from whimbrel.sim.run import simulate
 
     if coverage:

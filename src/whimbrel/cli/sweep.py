@@ -1,26 +1,48 @@
-"""``whimbrel sim --sweep``: a kill at every event of a small rebalance."""
+"""``whimbrel sim --sweep`` and ``--cuts``: a death at every event, and at every write."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import typer
 
+if TYPE_CHECKING:
+    from whimbrel.sim.cuts import Cut
+    from whimbrel.sim.sweep import Case
+
 
 def sweep(kind: str, role: str, as_json: bool) -> None:
-    """Sweep and tell what broke; ends with 1 when anything did.
+    """A kill at every event of a small rebalance; ends with 1 when a rule was broken.
 
     Raises:
         UsageError: There is no such kind or role.
     """
     from whimbrel.sim.sweep import sweep as sweep_cases
 
+    _play(sweep_cases(kind, role), as_json)
+
+
+def cuts(history: str, as_json: bool) -> None:
+    """Everybody dies at every write of small histories; ends with 1 when a rule was broken.
+
+    Raises:
+        UsageError: There is no such history.
+    """
+    from whimbrel.sim.cuts import cuts as all_cuts
+
+    _play(all_cuts(history), as_json)
+
+
+def _play(cases: Iterable[Case | Cut], as_json: bool) -> None:
+    """Play them and tell what broke."""
     began_s = time.monotonic()
     runs = 0
     failed = []
-    for case in sweep_cases(kind, role):
+    for case in cases:
         runs += 1
         if case.violations:
             failed.append(case)

@@ -124,20 +124,27 @@ class SimDisk(CommandDisk):
         try:
             self.execute(commands[:done])
             if done < len(commands) and coin(self._entropy, 0.5):
-                self._begin(commands[done])
+                size = size_of(commands[done])
+                self.begin(commands[done], self._entropy.randint(0, size) if size else 0)
         except DiskProblem:
             return
 
-    def _begin(self, command: Command) -> None:
+    def begin(self, command: Command, size: int) -> None:
+        """The process dies in the middle of a command.
+
+        Args:
+            command: Something that may be half done.
+            size: How many of its bytes have been written.
+
+        Raises:
+            DiskProblem: It would have failed.
+        """
         match command:
             case Append():
-                data = b"".join(command.data)
-                part = data[: self._entropy.randint(0, len(data))]
-                self.execute((Append(command.file, (part,)),))
+                self.execute((Append(command.file, (b"".join(command.data)[:size],)),))
             case Replace():
-                part = command.data[: self._entropy.randint(0, len(command.data))]
                 fresh = command.file + NEW_SUFFIX
-                self.execute((Remove(fresh), Append(fresh, (part,))))
+                self.execute((Remove(fresh), Append(fresh, (command.data[:size],))))
             case RemoveFolder():
                 for name in [name for name in self._files if is_within(name, command.folder)]:
                     if coin(self._entropy, 0.5):
@@ -162,6 +169,27 @@ class SimDisk(CommandDisk):
             self._apply(change)
         for name in sorted(self._durable):
             self._durable[name].lose_power(generator, self._old_bytes)
+        self._come_back()
+
+    def lose_power(self, *, keeps: bool) -> None:
+        """The same without chance: all that no sync has covered is on the platter, or none of it.
+
+        Args:
+            keeps: Whether it is all there.
+        """
+        self.kill()
+        changes, self._changes = self._changes, []
+        for change in changes if keeps else ():
+            self._apply(change)
+        for file in self._durable.values():
+            if keeps:
+                file.sync()
+            else:
+                file.drop_pending()
+        self._come_back()
+
+    def _come_back(self) -> None:
+        """What is read from now on is what is on the platter."""
         self._files = {name: self._durable[name] for name in sorted(self._durable)}
         self._folders = {folder for name in self._files for folder in folders_of(name)}
 
@@ -412,6 +440,16 @@ class SimDisk(CommandDisk):
         source = bytes(self._durable[pick(self._entropy, names)].data)
         at = self._between(0, max(1, len(source)))
         return source[at : at + count].ljust(count, b"\0")
+
+
+def size_of(command: Command) -> int:
+    """Bytes that a command writes."""
+    match command:
+        case Append():
+            return sum(map(len, command.data))
+        case Replace():
+            return len(command.data)
+    return 0
 
 
 def _renamed(name: str, file: str, to: str) -> str:

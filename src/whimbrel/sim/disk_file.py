@@ -78,6 +78,15 @@ class SimFile:
         """Whether a byte is on the platter."""
         return not any(span.start <= offset < span.end for span in self.pending)
 
+    def drop_pending(self) -> None:
+        """What is left is what was on the platter; zeros where something behind it was, too."""
+        length = self.durable_bytes()
+        for span in self.pending:
+            if span.end <= length:
+                self.data[span.start : span.end] = bytes(span.end - span.start)
+        del self.data[length:]
+        self.pending = []
+
     def lose_power(self, generator: random.Random, filler: Filler) -> None:
         """What is left is what was on the platter, and some of the rest."""
         if not self.pending:

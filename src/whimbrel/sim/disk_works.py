@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from whimbrel.core.effects import DiskWork
+from whimbrel.core.persistence.commands import Command
 from whimbrel.core.stimuli import DiskDone, DiskFailed
 from whimbrel.serving.outputs import Output
 from whimbrel.sim.disk import SimDisk
@@ -45,6 +46,8 @@ class DiskWorks:
         """When it is through with all of them."""
         self._told_us = 0
         """When the process hears of the last one that it has carried out."""
+        self.fuse: Callable[[tuple[Command, ...]], bool] | None = None
+        """Asked before each work; True when its process has died in the middle of it."""
 
     @property
     def disk(self) -> SimDisk:
@@ -67,7 +70,10 @@ class DiskWorks:
 
     def do_next(self) -> None:
         """Carry out the oldest work; the engine hears of it a moment later, if it still lives."""
-        answer = self.disk.answer_to(self._works.popleft())
+        work = self._works.popleft()
+        if self.fuse is not None and self.fuse(work.commands):
+            return
+        answer = self.disk.answer_to(work)
         told_us = self._scheduler.now_us + self.disk.answer_us()
         self._told_us = max(told_us, self._told_us + 1)  # in order
         user = self._user

@@ -314,8 +314,9 @@ PROFILES: dict[str, Profile] = {
         ),
         Profile(
             "compared",
-            "as uneven, with crashes; every copy that can begins with a comparison, in small steps",
-            ("uneven", "join", "crash", "clog", "reset"),
+            "as uneven, with crashes and backups that lose some of what they have; every copy that "
+            "can begins with a comparison, in small steps",
+            ("uneven", "forgetful", "join", "crash", "clog", "reset"),
             members=(4, 5),
             partitions=(1, 3, 7),
             backups=(2, 2, 3),

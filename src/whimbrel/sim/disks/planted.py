@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from whimbrel.core.ids import PartitionId, ReplicaIndex
-from whimbrel.core.persistence.commands import Command, Failure
+from whimbrel.core.persistence.commands import Command, Failure, SyncFolder
 from whimbrel.core.persistence.format import RecordKind
 from whimbrel.core.persistence.images import ImageDone
 from whimbrel.core.persistence.log import SYNC_TIMER, DiskLog
@@ -16,9 +16,11 @@ from whimbrel.sim.bug import Bug, nothing, replace
 
 
 def _in_log(engine: Engine, plant: Callable[[DiskLog], None]) -> None:
-    """Put a bug into the log of a member once it has one."""
+    """Put a bug into the log of a member once it has one, and into the one that it has."""
     persistence = engine.member.persistence
     make = persistence._make_log
+    if persistence.log is not None:
+        plant(persistence.log)
 
     def made() -> DiskLog:
         log = make()
@@ -156,6 +158,17 @@ def recovery_without_all(engine: Engine) -> None:
     replace(recovery, "_follow_master", follow_impatient)
 
 
+def folder_not_synced(engine: Engine) -> None:
+    """What was taken away is not synced with its folder: after a loss of power it may be there."""
+    persistence = engine.member.persistence
+    submit = persistence.submit
+
+    def submit_without(commands: tuple[Command, ...], *then: Any) -> None:
+        submit(tuple(one for one in commands if not isinstance(one, SyncFolder)), *then)
+
+    replace(persistence, "submit", submit_without)
+
+
 def interval_without_syncs(engine: Engine) -> None:
     """The interval is over, and nothing is synced."""
 
@@ -219,6 +232,7 @@ BUGS: tuple[Bug, ...] = (
     _bug(stale_files_are_loaded, "D9", "X1", "X2", first=17),
     _bug(recovery_without_all, "M7", "P2", *LOSS, first=44),
     _bug(interval_without_syncs, "S1"),
+    _bug(folder_not_synced, "X2", "S7", *LOSS, first=2),
     _bug(refused_counts, "S1", "S7", "X2", *LOSS),
     _bug(damage_ends_the_log, "S4", *LOSS),
     _bug(goodbye_does_not_close_files, *LOSS),

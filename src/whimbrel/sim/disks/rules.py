@@ -208,6 +208,11 @@ def is_idle(log: DiskLog) -> bool:
     return log.has_begun and not (log._has_news or log._dropping or log.waiting.under_way)
 
 
+def is_told(log: DiskLog) -> bool:
+    """Whether the cluster file says all that there is to say, and nothing waits to be synced."""
+    return not (log._must_note or log._unsynced)
+
+
 def load_all(disk: SimDisk, host: Host, only: Key | None = None) -> Fragments:
     """What the files on a disk hold, or one fragment, made with the stores of a member that runs.
 

@@ -4,6 +4,9 @@ The walk knows no room of the core. It goes through every attribute, container a
 field that somebody adds is copied and counts in the digest without a word here; only what is
 named in ``UNCOUNTED`` does not count. So two members with equal digests behave alike.
 
+What is half-way through a generator is written down as what the generator knows and where it
+stands; it cannot be copied, and is made again by taking its steps again (``lab``).
+
 Frozen structs, strings, numbers and the like are shared between copies. What stands behind a
 closure is copied with it: a planted bug's replacement belongs to its own copy.
 """
@@ -33,6 +36,7 @@ UNCOUNTED: frozenset[Path] = frozenset(
         ("MigrationReporter", "partitions_lost"),
         ("DataPlane", "counters"),
         ("MigrationReporter", "finished"),
+        ("DiskLog", "counters"),
     }
 )
 """Attributes that decide nothing: statistics for people, and the generations of timers (the
@@ -46,6 +50,10 @@ _SHARED = (
     type(None), bool, int, float, range, str, bytes, type, enum.Enum, types.ModuleType,
     types.MethodDescriptorType, msgspec.msgpack.Encoder, msgspec.msgpack.Decoder,
 )  # fmt: skip
+
+
+class CopyError(Exception):
+    """Something of a graph is half-way through a generator."""
 
 
 def _is_frozen_struct(kind: type) -> bool:
@@ -172,6 +180,19 @@ class _Cloner:
             return value
         return getattr(self.clone(owner), value.__name__)
 
+    def _iterator(self, value: Any) -> Any:
+        """At the same place of a copy of what it goes through."""
+        _, (through,), *place = value.__reduce__()
+        copy = self.done[id(value)] = iter(self.clone(through))
+        if place:
+            copy.__setstate__(place[0])
+        return copy
+
+    def _generator(self, value: types.GeneratorType[Any, Any, Any]) -> Any:
+        if value.gi_frame is None:
+            return value  # it is over
+        raise CopyError(f"{value.__qualname__} cannot be copied")
+
     def _function(self, value: types.FunctionType) -> types.FunctionType:
         if value.__closure__ is None:
             return value
@@ -190,6 +211,7 @@ _MISSING = object()
 _PLAIN = (type(None), bool, int, float, range, str, bytes)
 """Shared kinds whose text says all; the others are tools, equal in all members."""
 _CALLABLE = (types.FunctionType, types.MethodType, types.BuiltinMethodType)
+_ITERATORS: tuple[type, ...] = (type(iter(())), type(iter([])))
 _CLONERS: dict[type, Callable[[_Cloner, Any], Any]] = {
     list: _Cloner._list,
     dict: _Cloner._dict,
@@ -200,12 +222,18 @@ _CLONERS: dict[type, Callable[[_Cloner, Any], Any]] = {
     array: _Cloner._flat,
     types.MethodType: _Cloner._method,
     types.BuiltinMethodType: _Cloner._builtin,
+    types.GeneratorType: _Cloner._generator,
+    **dict.fromkeys(_ITERATORS, _Cloner._iterator),
     types.FunctionType: _Cloner._function,
 }
 
 
 def clone(root: T) -> T:
-    """A copy of a member that shares nothing with it that may change."""
+    """A copy of a member that shares nothing with it that may change.
+
+    Raises:
+        CopyError: It is in the middle of something that cannot be copied.
+    """
     copy: T = _Cloner().clone(root)
     return copy
 
@@ -248,6 +276,8 @@ class _Scribe:
             words.append(repr(value))
         elif kind in _CALLABLE:
             self._callable(value)
+        elif kind is types.GeneratorType or kind in _ITERATORS:
+            self._half_way(value, kind)
         else:
             self._instance(value, kind)
 
@@ -262,6 +292,22 @@ class _Scribe:
         self.words.append(getattr(value, "__func__", value).__qualname__)
         if not isinstance(owner, types.ModuleType):
             self.write(owner)
+
+    def _half_way(self, value: Any, kind: type) -> None:
+        """A generator or an iterator: what it knows and where it stands, unless it is over."""
+        if kind in _ITERATORS:
+            _, (through,), *place = value.__reduce__()
+            self.words.append(kind.__name__)
+            if place:
+                self.words.append(str(place[0]))
+                self.write(through)
+            return
+        self.words.append(value.__qualname__)
+        frame = value.gi_frame
+        if frame is not None:
+            self.words.append(str(frame.f_lasti))
+            self.write(frame.f_locals)
+            self.write(value.gi_yieldfrom)
 
     def _instance(self, value: Any, kind: type) -> None:
         name = kind.__name__

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from whimbrel.core.model import Verdict
+from whimbrel.sim.explore.disks import LOST
 from whimbrel.sim.explore.lab import GONE, Facts
+from whimbrel.sim.explore.state import Move, State
 from whimbrel.sim.explore.step_rules import Broken, copies_promised
-from whimbrel.sim.explore.universe import QUEUE_MAX, Move, State, Universe
+from whimbrel.sim.explore.universe import QUEUE_MAX, Universe
+from whimbrel.sim.explore.worlds import identity_of
 
 
 class Judge:
@@ -51,15 +54,45 @@ class Judge:
         return known
 
     def _kept(self, state: State) -> Broken:
-        """D6: an acknowledged entry is held by somebody."""
+        """D6, P5, S1: an acknowledged entry has as many copies as the plan never goes below.
+
+        One less for each member that was killed. In memory, but for the time in which all come back
+        from their files; and on disks, if all lost their power now with what no sync has covered.
+        """
         if not self.is_promised(state):
             return []
-        held: set[int] = set()
-        for one in state.members:
-            if one != GONE:
-                held.update(self.universe.lab.facts[one].numbers)
-        missing = [number for number in state.acked if number not in held]
-        return [("D6", f"nobody holds the acknowledged entry {one}") for one in missing]
+        needed = self._budget + 1 - state.killed
+        broken: Broken = []
+        if not state.is_dark:
+            facts = self.universe.lab.facts
+            held = [facts[one].numbers for one in state.members if one != GONE]
+            for number, count in self._lacking(state, held, needed):
+                sentence = f"{count} members hold the acknowledged entry {number}"
+                broken.append(("P5" if count else "D6", sentence))
+        broken += self._safe_on_disk(state, needed)
+        return broken
+
+    def _safe_on_disk(self, state: State, needed: int) -> Broken:
+        if self.universe.power is None:
+            return []
+        disks = self.universe.power.disks
+        found: list[tuple[int, ...]] = []
+        broken: Broken = []
+        for name, disk in zip(self.universe.names, state.disks, strict=True):
+            held = disks.held(disks.left(disk, (), LOST))
+            if isinstance(held, str):
+                broken.append(("S1", f"the disk of {name} cannot be loaded: {held}"))
+            else:
+                found.append(held)
+        for number, count in self._lacking(state, found, needed):
+            broken.append(("S1", f"{count} disks have the acknowledged entry {number}"))
+        return broken
+
+    @staticmethod
+    def _lacking(state: State, held: list[tuple[int, ...]], needed: int) -> list[tuple[int, int]]:
+        """Acknowledged entries of which there are too few copies, and how many there are."""
+        counts = [(number, sum(number in one for one in held)) for number in state.acked]
+        return [(number, count) for number, count in counts if count < needed]
 
     def unsettled_because(self, state: State) -> str:
         """Why a silent state is no end; empty when it is settled."""
@@ -71,12 +104,34 @@ class Judge:
         return reason
 
     def of_rest(self, state: State) -> Broken:
-        """P7, P11, D8, D9, and D1: what must hold in a settled state."""
+        """P7, P11, D8, D9, and D1, O2, S7: what must hold in a settled state."""
         known = self._at_rest.get(state.members)
         if known is None:
             members = self.universe.living(state)
             known = self._at_rest[state.members] = self.universe.lab.rules.at_rest(members)
-        return [*known, *self._read(state)]
+        return [*known, *self._read(state), *self._gone_back(state), *self._on_disk(state)]
+
+    def _gone_back(self, state: State) -> Broken:
+        """O2: in a stable cluster with everybody there the rows are the stable ones."""
+        world, facts = self.universe.world, self.universe.lab.facts
+        if not world.stable_without or GONE in state.members:
+            return []
+        rows = facts[state.members[0]].rows
+        if rows == world.rows_before:
+            return []
+        return [("O2", f"the rows are {rows} and not those of the stable table")]
+
+    def _on_disk(self, state: State) -> Broken:
+        """S7: what lies on its disk is what a member holds."""
+        broken: Broken = []
+        if self.universe.power is None:
+            return broken
+        disks = self.universe.power.disks
+        for name, one, disk in zip(self.universe.names, state.members, state.disks, strict=True):
+            if one != GONE and disks.held(disk) != self.universe.lab.facts[one].numbers:
+                held = self.universe.lab.facts[one].numbers
+                broken.append(("S7", f"{name} holds {held}, its disk {disks.held(disk)}"))
+        return broken
 
     def _read(self, state: State) -> Broken:
         """D1: what was acknowledged is at the primary."""
@@ -87,7 +142,7 @@ class Judge:
         for number in state.acked:
             pid = world.partition_of(number)
             for name, one in zip(self.universe.names, state.members, strict=True):
-                if one != GONE and lab.facts[one].rows[pid][0] == name:
+                if one != GONE and lab.facts[one].rows[pid][0] == identity_of(name):
                     if number not in lab.facts[one].numbers:
                         broken.append(("D1", f"the primary lacks the acknowledged entry {number}"))
                     break

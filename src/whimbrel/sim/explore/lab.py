@@ -15,19 +15,28 @@ from typing import Any
 
 import msgspec
 
-from whimbrel.core.effects import ArmTimer, Effect, Expelled, Note, Send, SendTo, Stopped
-from whimbrel.core.ids import MemberId, Namespace, PartitionId, Row
+from whimbrel.core.effects import (
+    ArmTimer,
+    DiskWork,
+    Effect,
+    Expelled,
+    Note,
+    Send,
+    SendTo,
+    Stopped,
+)
+from whimbrel.core.ids import Address, MemberId, Namespace, PartitionId, Row
 from whimbrel.core.invariants import check_member
 from whimbrel.core.jobs import Job
 from whimbrel.core.member import Member
 from whimbrel.core.messages import DATA_CHANNEL, Message
-from whimbrel.core.model import Verdict
+from whimbrel.core.model import ClusterState, Verdict
 from whimbrel.core.replication.outbox import PendingReply
 from whimbrel.core.stimuli import LinkRestored, Received, Stimulus, TimerFired
 from whimbrel.errors import InvariantViolation, RetryableError
-from whimbrel.sim.explore.image import clone, digest
+from whimbrel.sim.explore.image import CopyError, clone, digest
 from whimbrel.sim.explore.step_rules import StepRules
-from whimbrel.sim.explore.worlds import TinyWorld
+from whimbrel.sim.explore.worlds import TinyWorld, name_of
 from whimbrel.sim.structures.map.model import key_data, store_of
 from whimbrel.structures.map.record import stored_key
 from whimbrel.structures.map.service import MapService
@@ -72,10 +81,16 @@ class Plan(msgspec.Struct, frozen=True):
     """The master is told to look for work with other wishes than before."""
 
     rows: tuple[Row, ...]
-    """The row that each partition shall have."""
+    """The row that each partition shall have; none: it wishes for itself again."""
 
 
-Item = Stimulus | Frame | Timer | Write | Plan
+class Order(msgspec.Struct, frozen=True):
+    """An operator wishes a cluster state."""
+
+    state: ClusterState
+
+
+Item = Stimulus | Frame | Timer | Write | Plan | Order | DiskWork
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -90,6 +105,8 @@ class Facts(msgspec.Struct, frozen=True):
     """Entries of the map that it holds, by number."""
     timers: tuple[tuple[int, str], ...]
     """Armed timers by (deadline in us, key)."""
+    serves: bool
+    """Whether it is in a cluster that runs."""
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -98,7 +115,7 @@ class StepResult(msgspec.Struct, frozen=True):
     member: int
     """The snapshot after it, or GONE."""
     sends: tuple[tuple[str, str, int], ...] = ()
-    """(receiver, channel, item); a receiver is an identity, or an address with ``@`` before it"""
+    """(receiver, channel, item); a receiver is a name, or an address with ``@`` before it"""
     rows: tuple[tuple[PartitionId, Row, Row, int], ...] = ()
     """Rows that changed: partition, before, after, version."""
     written: tuple[int, ...] = ()
@@ -107,6 +124,8 @@ class StepResult(msgspec.Struct, frozen=True):
     """(rule, sentence)"""
     lost: tuple[int, ...] = ()
     """Partitions told as wholly lost."""
+    works: tuple[int, ...] = ()
+    """What the disk is asked to do, as items."""
 
 
 class Seat:
@@ -116,12 +135,27 @@ class Seat:
         self.member = member
         self.timers: dict[str, int] = {}
         """Armed timers: key to deadline in us."""
+        self.released: list[tuple[MemberId, bytes]] = []
+        """Acknowledgements that have waited for the disk, and go with this step."""
+
+    def releaser(self, to: MemberId, payload: bytes) -> Callable[[bool], None]:
+        """Lets an acknowledgement go that waits for the disk, as ``Server._release_ack`` does."""
+
+        def release(is_kept: bool) -> None:
+            incoming = self.member.dataplane.incoming
+            told = payload if is_kept else incoming.refuse_held(to, payload)
+            self.released.append((to, told))
+
+        return release
 
 
 def set_wish(member: Member, rows: tuple[Row, ...]) -> None:
     """Let repartitioning want these rows while all of their members are there to take them."""
     loop = member.migrations.loop
     ctx = member.ctx
+    if not rows:
+        vars(loop).pop("_targets", None)
+        return
     usual = type(loop)._targets
 
     def targets() -> Job[list[Row]]:
@@ -165,7 +199,7 @@ class Lab:
 
     def add(self, seat: Seat, recipe: tuple[int, int, int] | None = None) -> int:
         """The number of a snapshot; the seat must not be changed from now on."""
-        name = str(seat.member.ctx.id)
+        name = name_of(seat.member.ctx.id)
         key = digest(seat, name)
         number = self._numbers.get(key)
         if number is None:
@@ -197,11 +231,26 @@ class Lab:
                 missing.append((at, recipe[1], recipe[2]))
                 at = recipe[0]
                 found = self._ready.get(at)
+        parent = at
         for at, now_us, item in reversed(missing):
-            found = clone(found)
+            found = self.copy(parent)
             _Step(self, found, now_us).run(self.items[item])
             self._keep(at, found)
+            parent = at
         return found
+
+    def copy(self, number: int) -> Seat:
+        """A snapshot to be changed; its last steps are taken again where it cannot be copied."""
+        try:
+            return clone(self.seat(number))
+        except CopyError:
+            recipe = self._recipes[number]
+            if isinstance(recipe, Seat):
+                raise
+            parent, now_us, item = recipe
+            seat = self.copy(parent)
+            _Step(self, seat, now_us).run(self.items[item])
+            return seat
 
     # -- steps ----------------------------------------------------------------------------
 
@@ -211,7 +260,7 @@ class Lab:
         outcome = self._steps.get(key)
         if outcome is None:
             self.steps_run += 1
-            seat = clone(self.seat(number))
+            seat = self.copy(number)
             step = _Step(self, seat, now_us)
             step.run(self.items[item])
             after = GONE if step.ended else self.add(seat, key)
@@ -232,6 +281,7 @@ class _Step:
         self.written: list[int] = []
         self.broken: list[tuple[str, str]] = []
         self.lost: list[int] = []
+        self.works: list[int] = []
 
     def outcome(self, member: int) -> StepResult:
         """What came of it."""
@@ -242,6 +292,7 @@ class _Step:
             tuple(self.written),
             tuple(self.broken),
             tuple(self.lost),
+            tuple(self.works),
         )
 
     def run(self, item: Item) -> None:
@@ -293,6 +344,11 @@ class _Step:
             set_wish(member, item.rows)
             member.migrations.loop.trigger("explored")
             member.migrations.conclude()
+        elif isinstance(item, Order):
+            member.begin(self.now_us, WALL_MS)
+            member.membership.change_cluster(str(item), item.state)
+        elif isinstance(item, DiskWork):
+            raise TypeError("a work is the disk's")
         else:
             member.begin(self.now_us, WALL_MS)
             member.apply(item)
@@ -312,9 +368,9 @@ class _Step:
             self.written.append(number)
 
     def _drain(self) -> None:
-        """Carry out effects and frames until there are none."""
+        """Carry out effects and frames until there are none, as ``Server.flush`` orders them."""
         member = self.seat.member
-        plane = member.dataplane
+        plane, log = member.dataplane, member.persistence.log
         for effect in member.take_effects():
             self._carry_out(effect)
         for reply in plane.outgoing.completed:
@@ -324,8 +380,14 @@ class _Step:
         plane.incoming.take_notifications()
         for to, payload in plane.outgoing.take_backups():
             self._send_frame(to, BACKUPS, payload)
-        for to, payload in plane.incoming.take_acks():
+        for to, payload in self.seat.released:
             self._send_frame(to, ACKS, payload)
+        self.seat.released.clear()
+        for to, payload in plane.incoming.take_acks():
+            if log is None or not log.hold_back(self.seat.releaser(to, payload)):
+                self._send_frame(to, ACKS, payload)
+        if log is not None:
+            log.flush()
         for effect in member.take_effects():
             self._carry_out(effect)
 
@@ -337,23 +399,27 @@ class _Step:
 
     def _send_frame(self, to: MemberId, kind: int, payload: bytes) -> None:
         frame = Frame(self.seat.member.ctx.id, kind, payload)
-        self.sends.append((str(to), DATA, self.lab.item(frame)))
+        self.sends.append((name_of(to), DATA, self.lab.item(frame)))
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Send):
             channel = DATA if isinstance(effect.message, DATA_CHANNEL) else CONTROL
-            self.sends.append((str(effect.to), channel, self._received(effect.message)))
+            self.sends.append((name_of(effect.to), channel, self._received(effect.message)))
         elif isinstance(effect, SendTo):
             item = self._received(effect.message)
             self.sends.append((f"@{effect.address.host}", CONTROL, item))
         elif isinstance(effect, ArmTimer):
             self.seat.timers[effect.key] = effect.at_us
+        elif isinstance(effect, DiskWork):
+            self.works.append(self.lab.item(DiskWork(effect.number, effect.commands, cause="")))
         elif isinstance(effect, Note):
             self._noted(effect)
         elif isinstance(effect, Expelled):
             self._break("M5", f"it was told to go: {effect.reason}")
             self.ended = True
         elif isinstance(effect, Stopped):
+            if effect.exit_status:
+                self._break("X2", f"it has given up: {effect.reason}")
             self.ended = True
 
     def _received(self, message: Message) -> int:
@@ -383,12 +449,18 @@ def _facts_of(seat: Seat) -> Facts:
         tuple((one.id, one.verdict) for one in member.migrations.completed_migrations()),
         tuple(sorted(held)),
         tuple(sorted((at_us, key) for key, at_us in seat.timers.items())),
+        member.is_joined,
     )
 
 
 def numbers_in(records: dict[bytes, bytes]) -> tuple[int, ...]:
     """Which of the entries are there."""
     return tuple(number for number, key in enumerate(STORED_KEYS) if key in records)
+
+
+def address_of(name: str) -> Address:
+    """Where a member listens."""
+    return Address(name, 5701)
 
 
 def describe(item: Item) -> str:

@@ -20,7 +20,8 @@ from whimbrel.errors import UsageError
 from whimbrel.sim.explore.judge import Judge
 from whimbrel.sim.explore.lab import Plant
 from whimbrel.sim.explore.search import Finding, lines_of
-from whimbrel.sim.explore.universe import Transition, Universe
+from whimbrel.sim.explore.state import Transition
+from whimbrel.sim.explore.universe import Universe
 from whimbrel.sim.explore.worlds import worlds_named
 from whimbrel.sim.registry import BUGS
 
@@ -60,7 +61,7 @@ class PathFile(msgspec.Struct, frozen=True):
         for number, step in enumerate(self.steps, 1):
             possible = universe.transitions(state)
             if universe.is_silent(state):
-                possible += universe.passing(state)
+                possible += [*universe.after_rest(state), *universe.passing(state)]
             if step not in possible:
                 raise UsageError(f"step {number}, {' '.join(step)!r}, is not possible there")
             move = universe.take(state, step)

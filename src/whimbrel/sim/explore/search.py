@@ -11,8 +11,9 @@ import msgspec
 
 from whimbrel.sim.explore.judge import Judge
 from whimbrel.sim.explore.lab import Plant
-from whimbrel.sim.explore.universe import Move, State, Transition, Universe
-from whimbrel.sim.explore.worlds import TinyWorld
+from whimbrel.sim.explore.state import Move, State, Transition
+from whimbrel.sim.explore.universe import Universe
+from whimbrel.sim.explore.worlds import TinyWorld, name_of
 
 REPORT_EVERY = 2_000
 """States between two words of progress."""
@@ -20,7 +21,7 @@ VIOLATIONS_MAX = 5
 """A world ends after this many broken rules: what follows from the first is no news."""
 STATES_MAX = 2_000_000
 
-_MISHAPS = ("crash", "double", "reset", "restart", "vanish")
+_MISHAPS = ("crash", "double", "power", "reset", "restart", "vanish")
 """Transitions that nobody may count on to become settled."""
 
 
@@ -166,8 +167,9 @@ class Search:
                 self._ends.append(number)
                 for rule, sentence in self.judge.of_rest(state):
                     self._find(rule, sentence, number)
-                return
-            transitions += universe.passing(state)
+                transitions = universe.after_rest(state)
+            else:
+                transitions += universe.passing(state)
         for transition in transitions:
             move = universe.take(state, transition)
             self._transitions += 1
@@ -231,7 +233,7 @@ def lines_of(universe: Universe, root: State, path: tuple[Transition, ...]) -> l
         move = universe.take(state, transition)
         if move.outcome is not None:
             for pid, _, after, version in move.outcome.rows:
-                row = "".join(slot or "-" for slot in after).rstrip("-")
+                row = "".join("-" if slot is None else name_of(slot) for slot in after).rstrip("-")
                 text += f"   [{move.who}: p{pid} v{version} {row}]"
         lines.append(text)
         state = move.state

@@ -15,7 +15,8 @@ from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.member import Member
 from whimbrel.core.safety import doubted_because
 from whimbrel.core.stimuli import Received
-from whimbrel.sim.explore.worlds import TinyWorld
+from whimbrel.sim.disks.rules import is_idle, is_told
+from whimbrel.sim.explore.worlds import TinyWorld, identity_of, name_of
 from whimbrel.sim.host import Host
 from whimbrel.sim.migration.rules import CommitOrder, OneVerdict
 from whimbrel.sim.replication.rules import NothingLeaks, ReplicasEqual
@@ -39,7 +40,7 @@ class FakeHost:
     is_paused = is_leaving = lite = False
 
     def __init__(self, member: Member, stimulus: object = None) -> None:
-        self.name = str(member.ctx.id)
+        self.name = name_of(member.ctx.id)
         self.info = member.ctx.me
         self.stimulus = stimulus if isinstance(stimulus, Received) else None
         self.member = member
@@ -74,8 +75,8 @@ class FakeWorld:
         self.broken.append((rule, f"{who}: {sentence}" if who else sentence))
 
     def name_of(self, member: MemberId | None) -> str:
-        """Names are identities here."""
-        return member or "-"
+        """For people."""
+        return "-" if member is None else name_of(member)
 
     def host_of(self, member: MemberId | None) -> FakeHost | None:
         """The member, if it is there."""
@@ -134,6 +135,8 @@ class StepRules:
         self._one.hosts = [host]
         self._rising._versions[host.name] = {pid: version_before}
         self._rising.row(place, pid, before, after, version)
+        if host.member.ctx.members.recovery is not None:
+            return self._one.take()  # rows out of files, in force with a list of the master's
         if host.member.migrations.loop.recovery.running:
             self._taken_over(host, pid, before, after)
         else:
@@ -169,7 +172,7 @@ class StepRules:
     ) -> Broken:
         """P6: rows have just changed at one of these members, because of what it handled."""
         self._all.hosts = [FakeHost(member, stimulus) for member in members]
-        place = cast("Any", self._all.host_of(MemberId(who)))
+        place = cast("Any", self._all.host_of(identity_of(who)))
         if place is not None:
             for pid, before, after, version in rows:
                 self._order.row(place, pid, before, after, version)
@@ -183,7 +186,7 @@ class StepRules:
         if words is None or master is None:
             return "there is no master"
         # How deep the rows end is the world's affair: it is given the steps and not the aim.
-        reason = restless_because(world) or doubted_because(*words)
+        reason = restless_because(world) or _unserved(members) or doubted_because(*words)
         if reason:
             return reason
         depth = min(1 + self._ahead, len(members))
@@ -201,3 +204,14 @@ class StepRules:
         for rule in self._quiet:
             rule.quiet()
         return self._all.take()
+
+
+def _unserved(members: list[Member]) -> str:
+    """Who does not serve, or has something on its way to its disk."""
+    for member in members:
+        log = member.persistence.log
+        if not member.is_joined:
+            return f"{name_of(member.ctx.id)} does not serve yet"
+        if log is not None and not (is_idle(log) and is_told(log)):
+            return f"the disk of {name_of(member.ctx.id)} has not caught up"
+    return ""

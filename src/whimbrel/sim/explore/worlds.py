@@ -6,7 +6,7 @@ import msgspec
 
 from whimbrel.core.ids import EMPTY_ROW, MemberId, PartitionId, Row
 from whimbrel.core.model import MigrationKind
-from whimbrel.core.settings import CoreSettings
+from whimbrel.core.settings import CoreSettings, PersistenceSettings
 from whimbrel.errors import UsageError
 from whimbrel.structures.map.settings import MapSettings
 
@@ -16,6 +16,14 @@ MEMBERS = "abcd"
 """Names of members, oldest first: ``a`` is the first master."""
 REBORN = "z"
 """Name of a member that comes up on the address of a dead one."""
+DEEPER = "deeper"
+"""A map that worlds may have besides the one with entries."""
+BEFORE, AFTER = "before", "after"
+"""Where all orders are looked at: until power is lost, or from then on."""
+PERSISTENCE = PersistenceSettings(
+    enabled=True, fsync="always", fsync_interval_us=400_000, segment_bytes=600
+)
+"""Of members that keep files; their log is in a few small ones."""
 
 
 class TinyWorld(msgspec.Struct, frozen=True):
@@ -45,13 +53,26 @@ class TinyWorld(msgspec.Struct, frozen=True):
     """Migrations that a member may take part in at once."""
     victims: str = ""
     """Who may be killed; empty for anybody."""
+    is_deeper: bool = False
+    """Whether a second map has a backup more, so that rows are deeper than ours needs."""
+    disks: bool = False
+    """Whether members keep files."""
+    powers: int = 0
+    """How often power may be lost: that of all at once, or of one of the ``victims``."""
+    free: str = ""
+    """Where all orders are looked at, ``BEFORE`` or ``AFTER`` a loss of power; empty: everywhere.
+    Elsewhere it is one of them, and whatever else may happen is looked at in it."""
+    stable_without: str = ""
+    """Who died in a stable cluster, one after the other, and is about to return with its files;
+    what ``before`` says is the stable table, and what ``after`` says how it is without them."""
     is_long: bool = False
     """Whether it is left out of the default worlds although it has one kind of harm only."""
 
     @property
     def is_deep(self) -> bool:
         """Whether it takes many minutes: two kinds of harm at once, or many members."""
-        kinds = (self.crashes > 0) + (self.mishaps > 0) + (self.writes > 0)
+        harms = self.crashes, self.mishaps, self.powers or self.writes
+        kinds = sum(count > 0 for count in harms)
         return self.is_long or kinds > 1
 
     @property
@@ -85,13 +106,27 @@ class TinyWorld(msgspec.Struct, frozen=True):
             table_send_interval_us=FOREVER_US,
             backup_sync_interval_us=FOREVER_US,
             join_window_us=1_000,
-            structures=(MapSettings("default", self.backup_count),),
+            persistence=PERSISTENCE if self.disks else PersistenceSettings(),
+            structures=(
+                MapSettings("default", self.backup_count),
+                MapSettings(DEEPER, self.backup_count + 1),
+            ),
         )
 
 
+def identity_of(name: str) -> MemberId:
+    """The identity of a member, as they stand in its files."""
+    return MemberId(f"{name}0000000-0000-4000-8000-000000000000")
+
+
+def name_of(member: MemberId) -> str:
+    """The name of an identity."""
+    return member[0]
+
+
 def row_of(text: str) -> Row:
-    """A written row; in a tiny world a member's name is its identity."""
-    slots = [None if letter == "-" else MemberId(letter.lower()) for letter in text]
+    """A written row."""
+    slots = [None if letter == "-" else identity_of(letter.lower()) for letter in text]
     return (*slots, *EMPTY_ROW[len(slots) :])
 
 
@@ -196,13 +231,54 @@ def _restarts() -> list[TinyWorld]:
     ]
 
 
+def _files() -> list[TinyWorld]:
+    """Members that keep files: power is lost once, or one returns to a stable cluster."""
+    replace = msgspec.structs.replace
+    move = TinyWorld("move-power", (MigrationKind.MOVE,), "BA", "CA", disks=True, powers=1)
+    put = TinyWorld("put-power", (), "BA", "BA", 2, writes=1, disks=True, powers=1)
+    promotion = TinyWorld(
+        "promotion-power", (MigrationKind.PROMOTION,), "BCA", "BCA", backup_count=2, dead="b",
+        disks=True, powers=1, free=BEFORE,
+    )  # fmt: skip
+    one = replace(move, victims="b", is_long=True)
+    stable = TinyWorld("stable", (), "CA", "AB", disks=True, stable_without="c")
+    return [
+        replace(move, free=BEFORE),
+        replace(put, free=BEFORE),
+        replace(put, name="put-power-return", free=AFTER, is_long=True),
+        promotion,
+        replace(one, name="move-power-source"),
+        replace(one, name="move-power-destination", victims="c"),
+        replace(one, name="move-power-master", victims="a"),
+        replace(put, name="put-power-primary", victims="b", free=""),
+        replace(put, name="put-power-master", victims="a", free=""),
+        stable,
+        replace(stable, name="stable-backup", before="AC"),
+        replace(stable, name="stable-deep", before="CAB", backup_count=2),
+        replace(stable, name="stable-mixed", before="CAB", is_deeper=True),
+        replace(
+            stable,
+            name="stable-two",
+            before="CDA",
+            members=4,
+            backup_count=2,
+            stable_without="cd",
+            is_long=True,
+        ),
+        replace(stable, name="stable-crash", crashes=1, is_long=True),
+    ]
+
+
 def _name_of(kind: MigrationKind) -> str:
     return kind.value.lower().replace("_", "-")
 
 
 WORLDS: dict[str, TinyWorld] = {
     world.name: world
-    for world in (*_three_members(), *_four_members(), *_two_partitions(), *_restarts())
+    for world in (
+        *(*_three_members(), *_four_members(), *_two_partitions(), *_restarts()),
+        *_files(),
+    )
 }
 """By name."""
 

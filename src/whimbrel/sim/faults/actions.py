@@ -8,14 +8,18 @@ import msgspec
 
 from whimbrel.core.model import CLUSTER_VERSION
 from whimbrel.sim.disk import Fault
+from whimbrel.sim.entropy import coin
 from whimbrel.sim.faults.event import FaultEvent
 from whimbrel.sim.faults.nemesis import Action, Nemesis
 from whimbrel.sim.host import Host
 from whimbrel.sim.persisted import rot_somewhere
 from whimbrel.sim.safety.words import unsafe_because
+from whimbrel.structures.map.store import MapStore
 
 FOR_EVER_US = 1 << 62
 """Longer than any run."""
+FORGOTTEN_SHARE = 0.2
+"""Of the entries of a backup that has lost some."""
 NOTICED_US = 9_000_000
 """Clients give a connection up on which nothing comes back after this span."""
 
@@ -147,6 +151,15 @@ def ambush(nemesis: Nemesis, event: FaultEvent) -> None:
         nemesis.crash_points.set(host, event.value)
 
 
+def backup(nemesis: Nemesis, event: FaultEvent) -> None:
+    """An operator orders a backup of this name at the first member that serves."""
+    for host in nemesis.world.up_hosts():
+        if host.joined and not host.is_paused:
+            order = {"what": "create", "id": event.names[0]}
+            host.order("backup.start", msgspec.json.encode(order))
+            return
+
+
 def outage(nemesis: Nemesis, event: FaultEvent) -> None:
     """Everybody dies at one moment: all processes, or all machines by a loss of power (1)."""
     nemesis.world.lose_all(power=event.value == 1)
@@ -238,6 +251,25 @@ def destroy(nemesis: Nemesis, event: FaultEvent) -> None:
     nemesis.workload.destroy()
 
 
+def forget(nemesis: Nemesis, event: FaultEvent) -> None:
+    """Backups at a place lack some entries, as if operations were lost, and doubt what they hold.
+
+    The number draws which.
+    """
+    host = nemesis.world.host_named(event.names[0])
+    if not host.is_up:
+        return
+    generator = random.Random(event.value)
+    plane = host.member.dataplane
+    for partition in plane.partitions:
+        for fragment in partition.fragments.values() if partition.index > 0 else ():
+            store = fragment.store
+            if isinstance(store, MapStore):
+                for key in [key for key in store.records if coin(generator, FORGOTTEN_SHARE)]:
+                    store.remove(key)
+            plane.doubts.mark_dirty(fragment)
+
+
 def flood(nemesis: Nemesis, event: FaultEvent) -> None:
     """So many writes begin at once."""
     nemesis.workload.flood(event.value)
@@ -320,6 +352,7 @@ ACTIONS: dict[str, Action] = {
     "narrow": narrow,
     "double": double,
     "ambush": ambush,
+    "backup": backup,
     "outage": outage,
     "shutdown": shutdown,
     "rot": rot,
@@ -335,6 +368,7 @@ ACTIONS: dict[str, Action] = {
     "back": back,
     "destroy": destroy,
     "flood": flood,
+    "forget": forget,
     "promote": promote,
     "demote": demote,
     "audit": audit,

@@ -9,6 +9,9 @@ from whimbrel.sim.safety.words import unsafe_because
 
 SNARE_TURNS = 4
 """Turns for which one kind of crash point stays set when nobody comes to it."""
+SEEDS = 1 << 30
+FORGETFUL_SHARE = 0.6
+"""How often backups lose something when all is well; else somebody may die."""
 NAP_FLOOD_MAX = 60
 """Writes that wait for a member that is about to sleep for long."""
 
@@ -61,6 +64,23 @@ def uneven(nemesis: Nemesis) -> None:
         nemesis.may_return(second)
 
 
+def forgetful(nemesis: Nemesis) -> None:
+    """A member's backups have lost some of what they had, and know of it; what differs is copied.
+
+    No death is promised to do that to a member that lives, and what it has is what counts if it is
+    promoted. So nobody may die until the product says that all copies are there again.
+    """
+    world = nemesis.world
+    if unsafe_because(world):
+        return
+    world.budget.safe_point(len(world.places()))
+    data = [host for host in nemesis.running() if not host.lite]
+    if data and coin(nemesis.random, FORGETFUL_SHARE):
+        host = pick(nemesis.random, data)
+        world.budget.shrunk(world.now_us, ())
+        nemesis.do("forget", host.name, value=nemesis.random.randrange(SEEDS))
+
+
 def nap(nemesis: Nemesis) -> None:
     """29: a member sleeps for longer than the time-out while writes wait for it, and wakes."""
     running = [host for host in nemesis.running() if not host.lite and nemesis.is_quiet(host)]
@@ -92,4 +112,4 @@ def salvo(nemesis: Nemesis) -> None:
         nemesis.may_return(host)
 
 
-AIMED: tuple[Family, ...] = (ambush, snares, uneven, nap, salvo)
+AIMED: tuple[Family, ...] = (ambush, snares, uneven, forgetful, nap, salvo)
