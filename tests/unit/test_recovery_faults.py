@@ -304,6 +304,30 @@ def test_damage_with_the_full_policy_ends_one_and_the_others_wait() -> None:
     assert not pump.missing_entries(pump.seats[2])
 
 
+@pytest.mark.parametrize("policy", [FULL, RECENT, COMPLETE])
+def test_nobody_waits_for_files_that_are_gone(policy: str) -> None:
+    """Whoever was to load, and comes again without files, is left out by another order."""
+    pump = RecoveryPump(policy)
+    nodes = pump.found_cluster(3)
+    pump.fill(nodes[0])
+    pump.run(2)
+    pump.crash(*nodes)
+    pump.disks[2].load_us = 1_000_000_000
+    pump.seat_all(1, 2, 3)
+    pump.run(15)
+    told = pump.recovery(3)
+    assert told is not None and told["phase"] == "loading"
+    pump.crash(pump.seats[2])
+    pump.disks[2].file, pump.disks[2].fragments = None, []
+    pump.seat(2)
+    pump.run(5)
+    pump.await_joined(1, 2, 3)
+    pump.run(15)
+    assert not pump.missing_entries(pump.seats[2])
+    loads = [len(pump.files[pump.seats[number]].loads) for number in (1, 3)]
+    assert loads == [1, 1], "what is loaded is not loaded anew"
+
+
 @pytest.mark.parametrize("victim", [1, 2])
 @pytest.mark.parametrize("policy", [RECENT, COMPLETE])
 def test_damage_with_a_partial_policy_is_healed_from_backups(policy: str, victim: int) -> None:

@@ -158,12 +158,24 @@ class Gathering:
 
     def must_decide(self) -> bool:
         """Whether an order can be given now, or another one has to be."""
-        if self._order is None:
+        if self._order is None or self._has_lost_files():
             return not self.missing() and self._all_heard()
         if self._settings.recovery_policy == "FULL_RECOVERY_ONLY":
             return False
         barred = [one for one, teller in self._tellers.items() if teller.barred]
         return any(member in self._order.chosen for member in barred)
+
+    def _has_lost_files(self) -> bool:
+        """Whether somebody who was to load files has come again without any.
+
+        Nobody waits for files that are gone, under any policy: as little as when they had been
+        gone before the order.
+        """
+        return any(
+            teller.told.has_none and self._is_needed(member)
+            for member, teller in self._tellers.items()
+            if self._order is not None and member in self._order.chosen
+        )
 
     def is_late(self) -> bool:
         """Whether the time for the present phase is over.
