@@ -155,7 +155,7 @@ class Nemesis:
             return
         if verb == "leave" and not self.may_leave(self.world.host_named(names[0])):
             return
-        if verb == "start" and self.supervisor.is_stopping:
+        if verb == "start" and not self.supervisor.lets_start(self.world.host_named(names[0])):
             return
         if verb == "crash" and not self.may_lose(self.world.host_named(names[0])):
             return

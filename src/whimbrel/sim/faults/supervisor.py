@@ -113,18 +113,30 @@ class Supervisor:
                 return True
         return False
 
-    def _may_start(self, host: Host) -> bool:
-        """Not yet with a damaged disk while nobody else is there that has files.
-
-        It may have to begin without any, and would found a cluster of its own. If it has said what
-        is damaged, it gets another disk.
+    def lets_start(self, host: Host) -> bool:
+        """Not while all leave; nor first where all have died, without files: who finds nobody then
+        founds a cluster of its own, in which the files of the others are refused.
         """
-        if self.is_stopping or host not in self._rotten:
-            return not self.is_stopping
-        world = self._world
-        others = world.up_hosts()
-        if not any(one.joined or one.member.persistence.found for one in others):
+        if self.is_stopping:
             return False
+        return not self._world.is_dark or has_files(host.disk) or self._is_anybody_there()
+
+    def _is_anybody_there(self) -> bool:
+        """Whether somebody is there that has files, or is in the cluster."""
+        others = self._world.up_hosts()
+        return any(one.joined or one.member.persistence.found for one in others)
+
+    def _may_start(self, host: Host) -> bool:
+        """Not yet with a damaged disk while nobody else is there that has files: it may have to
+        begin without any. If it has said what is damaged, it gets another disk.
+        """
+        if not self.lets_start(host):
+            return False
+        if host not in self._rotten:
+            return True
+        if not self._is_anybody_there():
+            return False
+        world = self._world
         if DAMAGED in host.exit_reason:
             del self._rotten[host]
             host.works.disk = SimDisk(world.entropy.of(f"disk-{host.name}-{world.now_us}"))
