@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from tests.unit.migration_net import MS, SECOND, SETTINGS, Net, Node, wish
 from tests.unit.rows import row_from
 
 from whimbrel.core.events import GridEvent, MigrationFinished, MigrationStarted, ReplicaMigrated
-from whimbrel.core.ids import MemberId, Row
+from whimbrel.core.ids import MemberId, PartitionId, Row
 from whimbrel.core.jobs import Job
 from whimbrel.core.messages import (
     FragmentPart,
@@ -85,6 +85,63 @@ def test_nobody_is_given_data_before_the_list_is_durable() -> None:
     net.master.step(answer)
     net.settle()
     assert net.said(MigrationRequested)
+    net.check()
+
+
+def held_back(node: Node) -> list[Callable[[], None]]:
+    """What waits for a member's disk from now on."""
+    waiting: list[Callable[[], None]] = []
+    vars(node.host)["when_durable"] = waiting.append
+    return waiting
+
+
+def rows_told(net: Net, pids: Iterable[int], but: str) -> list[tuple[str, int]]:
+    """Who knows a row of these as it is at one member."""
+    ours = net.nodes[but].room.table
+    return [
+        (node.id, pid)
+        for node in net.live
+        for pid in pids
+        if node.id != but and node.room.table.version(PartitionId(pid)) >= ours.versions[pid]
+    ]
+
+
+def test_nobody_is_told_a_row_before_its_data_are_durable_at_the_master() -> None:
+    """S1, seed 37 of ``disks``: a master that is a destination has the row of its commit in its
+    table, and a source that sees it there lets go of the only copy on a disk. Method: the master's
+    disk answers late, while others ask for the table, one of them a newcomer.
+    """
+    net = grown("abc")
+    waiting = held_back(net.master)
+    before = list(net.master.room.table.versions)
+    net.leave("b")
+    net.run(stop=lambda: bool(waiting))
+    net.add("d")
+    net.run_for(5)
+    pids = [pid for pid, old in enumerate(before) if net.master.room.table.versions[pid] > old]
+    undurable = [pid for pid in pids if PartitionId(pid) in net.master.room.destination._unkept]
+    assert undurable and not rows_told(net, undurable, "a")
+    del vars(net.master.host)["when_durable"]
+    net.master.step(lambda: [told() for told in waiting] and None)
+    net.settle()
+    net.check()
+
+
+def test_a_new_master_hears_of_no_row_before_its_data_are_durable() -> None:
+    """The same of a destination whose master dies: what it has committed it tells the next one
+    when its disk has the data.
+    """
+    net = grown("abcd")
+    waiting = held_back(net.nodes["c"])
+    net.leave("d")
+    net.run(stop=lambda: bool(waiting))
+    undurable = list(net.nodes["c"].room.destination._unkept)
+    net.crash("a")
+    net.run_for(5)
+    assert undurable and not rows_told(net, undurable, "c")
+    del vars(net.nodes["c"].host)["when_durable"]
+    net.nodes["c"].step(lambda: [told() for told in waiting] and None)
+    net.settle()
     net.check()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.messages import StateAnswered, StateRequested
 from whimbrel.core.migration.context import MigrationContext
+from whimbrel.core.ports import FragmentHost
 
 ACCOUNT_TIMER = "migration.account"
 """Fires at once while a part of an account is still to be sent."""
@@ -18,18 +19,26 @@ class AccountTelling:
     migrations, as if the account had been asked for at that moment.
     """
 
-    def __init__(self, shared: MigrationContext) -> None:
+    def __init__(self, shared: MigrationContext, host: FragmentHost) -> None:
         self._ctx, self._manager = shared.ctx, shared.manager
-        self._subscriber = shared.subscriber
+        self._subscriber, self._unkept = shared.subscriber, shared.unkept
+        self._host = host
         self._asked: tuple[MemberId, int] | None = None
         self._part = 0
 
     def requested(self, sender: MemberId, message: StateRequested) -> None:
-        """Answer the one we take for master, from the first part on."""
+        """Answer the one we take for master, from the first part on.
+
+        Not before our disk has the data of all rows that we have committed: the new master tells
+        these rows to everybody, and their sources let go.
+        """
         if sender == self._ctx.master and sender != self._ctx.id:
             self._asked = (sender, message.round)
             self._part = 0
-            self.go_on()
+            if self._unkept:
+                self._host.when_durable(self.go_on)
+            else:
+                self.go_on()
 
     def go_on(self) -> None:
         """Send the next part, unless the one who asked is the master no longer."""

@@ -49,7 +49,7 @@ class DestinationSide:
     def __init__(self, shared: MigrationContext, host: FragmentHost) -> None:
         self._ctx, self._manager, self._versioning = shared.ctx, shared.manager, shared.versioning
         self._subscriber, self._loopback = shared.subscriber, shared.loopback
-        self._host = host
+        self._host, self._unkept = host, shared.unkept
         self._refused: dict[PartitionId, str] = {}
         """Of each partition, the last migration whose commit was refused: its master takes that for
         the verdict, so whatever arrives later it is never committed here (ADL-18)."""
@@ -128,13 +128,16 @@ class DestinationSide:
         if reason:
             self._loopback.post(sender, answer)
             return
-        cause = self._ctx.cause
+        cause, pid = self._ctx.cause, migration.partition_id
 
         def tell() -> None:
+            self._unkept.pop(pid, None)
             self._ctx.resume(cause)
             self._loopback.post(sender, answer)
 
         # The source lets go once this is heard: what is only in our memory could be lost with it.
+        # Until then nobody hears of the row in any other way, if we are master, or become it.
+        self._unkept[pid] = None
         self._host.when_durable(tell)
 
     def _commit(self, migration: MigrationInfo) -> str:

@@ -141,7 +141,8 @@ class Subscriber(Protocol):
 
 
 Withheld = Collection[PartitionId]
-"""Partitions that are left out of whole tables: somebody stands there that has not their data."""
+"""Partitions that are left out of whole tables: somebody stands there that has not their data, or
+has them in memory alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Migrations:
         self.source = SourceSide(shared, self._host)
         self.destination = DestinationSide(shared, self._host)
         self.loop = ControlLoop(shared, lambda: self.is_grid_empty(), self._leavers.append)
-        account = AccountTelling(shared)
+        account = AccountTelling(shared, self._host)
         self._handlers: Handlers = {
             **shared.subscriber.handlers(),
             **shared.publisher.handlers(),
