@@ -31,9 +31,10 @@ class Supervisor:
         self._random = world.entropy.of("supervisor")
         self._due_us: dict[Host, int] = {}
         """When each is to be started."""
-        self._leaving: dict[Host, None] = {}
-        """Those that leave with all others; they are to come back when all have gone: who comes
-        sooner is let in by those that are left, and they go on."""
+        self._leaving: dict[Host, int] = {}
+        """Those that leave with all others, each with the incarnation that was asked; they are to
+        come back when all have gone: who comes sooner is let in by those that are left, and they go
+        on."""
         self._absent: dict[Host, None] = {}
         """Those that nobody starts: with a partial policy the others go on without them."""
         self._rotten: dict[Host, None] = {}
@@ -68,14 +69,14 @@ class Supervisor:
             if host is absent:
                 self._due_us.pop(host, None)
             elif host.is_up:
-                self._leaving[host] = None
+                self._leaving[host] = host.incarnation
             elif has_files(host.disk):
                 self.owe(host)
 
     @property
     def is_stopping(self) -> bool:
         """Whether all have been asked to leave, and some are still there."""
-        return any(host.is_up for host in self._leaving)
+        return any(host.is_up and host.incarnation == one for host, one in self._leaving.items())
 
     def rotten(self, host: Host) -> None:
         """What lies at a place is damaged."""
