@@ -6,16 +6,23 @@ file shows something only if it fails without the protection that it names.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from whimbrel.core.ids import Address
 from whimbrel.core.model import MemberInfo
 from whimbrel.core.persistence.encryption import Encryption
 from whimbrel.core.settings import CoreSettings
+from whimbrel.errors import UsageError
 from whimbrel.serving.engine import Engine
 from whimbrel.sim.structures.configured import MAPS_ONLY
 from whimbrel.structures.kinds import KINDS
+
+_BY_PLACE: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
 
 
 def new_engine(
@@ -67,7 +74,19 @@ class Bug:
 
 
 def replace(owner: object, name: str, method: Callable[..., Any]) -> None:
-    """Give one object another method; its class stays as it is."""
+    """Give one object another method; its class stays as it is.
+
+    Raises:
+        UsageError: It does not take all that the one takes which it stands for: the first call
+            would end the member, and not show what the bug does.
+    """
+    wanted = inspect.signature(getattr(owner, name)).parameters.values()
+    by_place = [one.name for one in wanted if one.kind in _BY_PLACE]
+    by_name = {one.name: one for one in wanted if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    try:
+        inspect.signature(method).bind(*by_place, **by_name)
+    except TypeError as error:
+        raise UsageError(f"{method.__qualname__} is no {name}: {error}") from error
     vars(owner)[name] = method
 
 

@@ -227,8 +227,7 @@ def draw_plan(entropy: Entropy, profile: Profile) -> Plan:
         for family in profile.families
         if coin(generator, FAMILY_PROBABILITY) or profile.always_harm
     }
-    low, high = profile.operations_per_s
-    delays_us = profile.flush_delays_us
+    (low, high), delays_us = profile.operations_per_s, profile.flush_delays_us
     extreme = profile.is_extreme
     return Plan(
         seed=entropy.seed,

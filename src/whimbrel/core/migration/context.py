@@ -10,7 +10,7 @@ from whimbrel.core.context import Context
 from whimbrel.core.ids import MemberId, PartitionId
 from whimbrel.core.migration.loopback import Loopback
 from whimbrel.core.migration.losses import Losses
-from whimbrel.core.migration.mode import ClusterMode, Publisher, Subscriber, Versioning, Withheld
+from whimbrel.core.migration.mode import ClusterMode, Publisher, Subscriber, Versioning
 from whimbrel.core.migration.reporter import MigrationReporter
 from whimbrel.core.migration.stable import StableTable
 from whimbrel.core.migration.state_manager import PartitionStateManager
@@ -39,6 +39,6 @@ class MigrationContext:
 
     def __post_init__(self) -> None:
         """Let the mode bring its way of publishing."""
-        withheld: Withheld = ChainMap[PartitionId, Any](self.owed, self.unkept)
+        withheld: ChainMap[PartitionId, Any] = ChainMap(self.owed, self.unkept)
         self.publisher = self.mode.publisher(self.ctx, self.manager.table, withheld)
         self.subscriber = self.mode.subscriber(self.ctx, self.manager)

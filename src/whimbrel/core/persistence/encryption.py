@@ -93,9 +93,10 @@ class Encryption:
             plain: See ``PlainFiles``.
         """
         self._keys = {key.id: key for key in keys}
-        check(len(self._keys) == len(keys), "no key is given twice")
         self._current = keys[0] if keys and plain != "write" else None
-        check(self._current is None or len(entropy) >= SALT_BYTES, "salts are made from chance")
+        if keys:
+            check(len(self._keys) == len(keys), "no key is given twice")
+            check(plain == "write" or len(entropy) >= SALT_BYTES, "salts are made from chance")
         self.current_id = b"" if self._current is None else self._current.id
         self.reads_plain = not keys or plain != "refuse"
         self._entropy = entropy

@@ -31,6 +31,8 @@ class Beginning:
     def __init__(self, universe: Universe) -> None:
         """Nothing has happened yet."""
         self.universe, self.world, self.lab = universe, universe.world, universe.lab
+        self.broken: list[tuple[str, str]] = []
+        """Rules that members break when they are told the plan; each with a sentence."""
 
     def state(self) -> State:
         """The state that is explored from: settled, with the plan just asked for.
@@ -59,12 +61,11 @@ class Beginning:
         if world.stable_without:
             return self._stabilise(state)
         target = Plan(self.universe.rows_after)
-        move = self.universe.step(state, Draft(state), ("plan",), "a", lab.item(target))
-        for name in self.universe.first[1:]:
-            draft = Draft(move.state)
-            # Whoever becomes master wishes the same.
-            move = self.universe.step(move.state, draft, ("plan",), name, lab.item(target))
-        begun = self._begun(move.state)
+        for name in self.universe.first:  # whoever becomes master wishes the same
+            move = self.universe.step(state, Draft(state), ("plan",), name, lab.item(target))
+            state = move.state
+            self.broken += () if move.outcome is None else move.outcome.broken
+        begun = self._begun(state)
         return self.universe.crash(begun, world.dead) if world.dead else begun
 
     def _begun(self, state: State) -> State:

@@ -114,6 +114,8 @@ class Search:
         root = self.universe.begin()
         self._root = root
         self._number(root, -1, ("begin",))
+        for rule, sentence in self.universe.begun_broken:
+            self._find(rule, sentence, 0)
         frontier: deque[tuple[int, State]] = deque([(0, root)])
         level_ends, reported = 0, 0
         while frontier and len(self.findings) < VIOLATIONS_MAX and not self._cut:

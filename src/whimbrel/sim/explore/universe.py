@@ -62,6 +62,8 @@ class Universe:
         self.rows_before, self.rows_after = world.rows_before, world.rows_after
         self.power = Power(self.lab, self.names) if world.disks else None
         """Disks and power; None where members keep no files."""
+        self.begun_broken: tuple[tuple[str, str], ...] = ()
+        """Rules that members have broken in the beginning when they were told the plan."""
 
     # -- what may happen ------------------------------------------------------------------
 
@@ -390,4 +392,7 @@ class Universe:
         Raises:
             UsageError: The world does not get there; it is none that can be explored.
         """
-        return Beginning(self).state()
+        beginning = Beginning(self)
+        state = beginning.state()
+        self.begun_broken = tuple(beginning.broken)
+        return state

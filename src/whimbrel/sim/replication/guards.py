@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 
 from whimbrel.core.ids import MemberId, PartitionId, Row, index_in
+from whimbrel.core.messages import Vector
 from whimbrel.core.replication.backups_out import PREFIX
 from whimbrel.core.replication.fragments import Fragment, PartitionReplica
 from whimbrel.core.replication.outbox import FRAME
@@ -42,11 +43,11 @@ def lineage_compared(engine: Engine) -> None:
     doubts = engine.member.dataplane.doubts
     mark_dirty = doubts.mark_dirty
 
-    def trust(fragment: Fragment) -> None:
+    def trust(fragment: Fragment, sound: Vector | None = None) -> None:
         if fragment.value == fragment.base[fragment.slot]:  # it has just met a new lineage
             fragment.is_dirty = False
         else:
-            mark_dirty(fragment)
+            mark_dirty(fragment, sound)
 
     replace(doubts, "mark_dirty", trust)
 
