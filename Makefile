@@ -30,7 +30,7 @@ check: setup  ## format, lint, types, architecture, dead code, unit, property, s
 	$(PYTEST) -q tests/unit tests/property tests/scenario
 
 test: check  ## every test; this is what continuous integration runs
-	$(PYTEST) -q tests/sim
+	$(PYTEST) -q -n auto --dist worksteal tests/sim
 	$(PYTEST) -q tests/process
 	$(PYTEST) -q tests/spark
 	@if [ -d $(ACCEPTANCE) ]; then \
