@@ -209,6 +209,36 @@ def test_a_returner_gets_its_rows_back(
     check_all(pump)
 
 
+def test_who_dies_is_made_up_for_before_anything_is_planned(
+    stable: tuple[Pump, list[Any], dict[int, bytes]],
+) -> None:
+    """APR-37: promotions are repair and nothing is copied before they are known; what is given back
+    is planned, and promotes nobody.
+    """
+    pump, arranged, _ = stable
+    sent: list[type] = []
+    mend = losing(pump, (m.PromotionAnswered,))
+    deliver = pump._deliver
+
+    def listen(sender: Node, to: Any, kind: int, payload: Any) -> None:
+        sent.append(type(payload))
+        deliver(sender, to, kind, payload)
+
+    pump._deliver = listen  # type: ignore[method-assign]
+    gone = pump.nodes[3]
+    pump.kill(gone)
+    pump.run(10)
+    assert m.PromotionRequested in sent and m.MigrationRequested not in sent
+    mend()
+    pump.run_until(lambda: is_calm(pump), 60)
+    sent.clear()
+    pump._deliver, deliver = listen, pump._deliver  # type: ignore[method-assign]
+    revive(pump, gone)
+    pump.run_until(lambda: len(pump.living()) == 4 and is_at_rest(pump), 60)
+    assert m.MigrationRequested in sent and m.PromotionRequested not in sent
+    assert rows(pump) == arranged
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_any_order_of_departures_and_returns(seed: int) -> None:
     """APR-36, APR-38: several absences are kept apart; at the end every row is the stable one."""
