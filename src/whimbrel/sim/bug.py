@@ -23,6 +23,7 @@ _BY_PLACE: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
+_ANY: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def new_engine(
@@ -83,10 +84,11 @@ def replace(owner: object, name: str, method: Callable[..., Any]) -> None:
     wanted = inspect.signature(getattr(owner, name)).parameters.values()
     by_place = [one.name for one in wanted if one.kind in _BY_PLACE]
     by_name = {one.name: one for one in wanted if one.kind is inspect.Parameter.KEYWORD_ONLY}
-    try:
-        inspect.signature(method).bind(*by_place, **by_name)
-    except TypeError as error:
-        raise UsageError(f"{method.__qualname__} is no {name}: {error}") from error
+    if not any(one.kind in _ANY for one in wanted):  # else it stands for something else already
+        try:
+            inspect.signature(method).bind(*by_place, **by_name)
+        except TypeError as error:
+            raise UsageError(f"{method.__qualname__} is no {name}: {error}") from error
     vars(owner)[name] = method
 
 
