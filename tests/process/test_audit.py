@@ -19,6 +19,8 @@ from whimbrel.testing import LocalCluster, local_cluster
 SETTINGS: dict[str, object] = {"partition.count": 7, "membership.heartbeat_interval_s": 0.2}
 PATIENCE_S = 60
 ENTRIES = 2_000
+KEYS = 100
+"""That a client writes to all the time."""
 
 
 def command(url: str, *words: str) -> list[str]:
@@ -49,8 +51,16 @@ class Writer:
         for number in itertools.count():
             if self._ends.is_set():
                 return
-            self._map.set(number % 100, f"{number}")
+            self._map.set(number % KEYS, f"{number}")
             self.count += 1
+
+    def until_all_are_there(self) -> None:
+        """Wait until each of its keys has been written once."""
+        for _ in range(10 * PATIENCE_S):
+            if self.count >= KEYS:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{self.count} writes in {PATIENCE_S} s")
 
     def end(self) -> None:
         self._ends.set()
@@ -86,10 +96,11 @@ def test_an_operator_finds_and_mends_a_silent_difference() -> None:
                 await until_safe(member)
                 writer = await asyncio.to_thread(Writer, cluster)
                 try:
+                    await asyncio.to_thread(writer.until_all_are_there)
                     await asyncio.to_thread(find_and_mend, cluster, member)
                 finally:
                     await asyncio.to_thread(writer.end)
-                assert writer.count > 100
+                assert writer.count > KEYS
 
         asyncio.run(scenario())
 
@@ -107,7 +118,7 @@ def find_and_mend(cluster: LocalCluster, member: whimbrel.Member) -> None:
     url = cluster.admin_url
     status, found = audit(url)
     rows = {one["map"]: one["rows"] for one in found["maps"]}
-    assert (status, found["equal"], rows) == (0, True, {"busy": 100, "calm": ENTRIES})
+    assert (status, found["equal"], rows) == (0, True, {"busy": KEYS, "calm": ENTRIES})
     pid = damage(member)
     status, found = audit(url, "--map", "calm")
     (one,) = found["differences"]
