@@ -242,7 +242,10 @@ def test_each_member_has_a_directory_of_its_own(
 def dev_cluster(*arguments: str) -> Iterator[dict[str, Any]]:
     """``whimbrel dev`` with these arguments; Ctrl-C at the end of the block, and its end with 0."""
     command = [sys.executable, "-m", "whimbrel", "dev", "--json", "--cluster-name", "dev-kept"]
+    # What runs in the background of a shell has Ctrl-C ignored, and so has whatever it starts.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGINT, former)
         try:
             assert process.stdout is not None
             ready: dict[str, Any] = json.loads(process.stdout.readline())
