@@ -151,7 +151,7 @@ def test_who_interrupts_it_ends_it(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(audit_module, "_waited", interrupted)
+    monkeypatch.setattr(audit_module, "await_job", interrupted)
     assert shell("audit", "--online") == 130
     assert port.requests[-1][1].endswith("/audits/cancel")
     assert json.loads(port.requests[-1][3]) == {"audit": "audit:1"}

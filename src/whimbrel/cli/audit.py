@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from whimbrel.cli.http import DEFAULT_URL, Admin, AdminUrl, AsJson, print_json
+from whimbrel.cli.jobs import Json, await_job
 from whimbrel.errors import GridError, OperationError, UsageError
 
-POLL_S = 0.05
-POLL_MAX_S = 0.5
 PATIENCE_S = 15.0
 """How long it is asked for while the member does not answer for it."""
 LINES_MAX = 20
@@ -22,8 +18,6 @@ LINES_MAX = 20
 MAP = "map"
 EXIT_DIFFERS = 1
 EXIT_NOT_DONE = 2
-
-Json = dict[str, Any]
 
 
 def audit(
@@ -99,7 +93,15 @@ def _done(port: Admin, order: Json, *, is_watched: bool) -> Json:
     """
     name: str = port.post("audits", order)["audit"]
     try:
-        found = _waited(port, name, is_watched=is_watched)
+        found = await_job(
+            port,
+            "audits/job",
+            name,
+            _described,
+            patience_s=PATIENCE_S,
+            words="audit",
+            is_watched=is_watched,
+        )
     except KeyboardInterrupt:
         with contextlib.suppress(GridError, typer.Exit):
             port.post("audits/cancel", {"audit": name})
@@ -110,43 +112,10 @@ def _done(port: Admin, order: Json, *, is_watched: bool) -> Json:
     return document
 
 
-def _waited(port: Admin, name: str, *, is_watched: bool) -> Json:
-    pause_s, silent_s = POLL_S, 0.0
-    with _bar(is_shown=is_watched and sys.stdout.isatty()) as bar:
-        while True:
-            try:
-                found: Json = port.get("audits/job", name=name)
-            except OperationError:
-                if silent_s >= PATIENCE_S:
-                    raise
-                silent_s += pause_s
-            else:
-                silent_s = 0.0
-                bar(found)
-                if found["over"]:
-                    return found
-            time.sleep(pause_s)
-            pause_s = min(POLL_MAX_S, pause_s * 1.5)
+def _described(found: Json) -> str:
+    from whimbrel.cli.render import number
 
-
-@contextlib.contextmanager
-def _bar(*, is_shown: bool) -> Iterator[Any]:
-    """Shows how many partitions are done, at a terminal."""
-    if not is_shown:
-        yield lambda _found: None
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as progress:
-        task = progress.add_task("audit", total=None)
-
-        def show_it(found: Json) -> None:
-            from whimbrel.cli.render import number
-
-            text = f"audit: {number(found['rows'])} entries, {number(found['differing'])} differ"
-            progress.update(task, description=text, total=found["total"], completed=found["done"])
-
-        yield show_it
+    return f"audit: {number(found['rows'])} entries, {number(found['differing'])} differ"
 
 
 def _show(found: Json) -> None:

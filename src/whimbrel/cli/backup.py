@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from whimbrel.cli.http import DEFAULT_URL, Admin, AdminUrl, AsJson, print_json
+from whimbrel.cli.jobs import Json, await_job
 from whimbrel.core.backups.manifest import check_id
 from whimbrel.core.backups.moments import Cron
 from whimbrel.errors import OperationError, UsageError
 
-POLL_S = 0.05
-POLL_MAX_S = 0.5
 PATIENCE_S = 30.0
 """How long a job is asked for while nobody who knows it answers."""
-
-Json = dict[str, Any]
 
 Place = Annotated[
     Path | None,
@@ -253,48 +247,19 @@ def _done(port: Admin, order: Json, words: str, *, as_json: bool) -> Json:
         OperationError: It was refused, or failed; or nobody knows any more.
     """
     job = port.post("backups", order)["job"]
-    pause_s, silent_s = POLL_S, 0.0
-    with _bar(words, is_shown=not as_json and sys.stdout.isatty()) as bar:
-        while True:
-            try:
-                found: Json = port.get("backups/job", name=job)
-            except OperationError:
-                if silent_s >= PATIENCE_S:
-                    raise
-                silent_s += pause_s
-            else:
-                silent_s = 0.0
-                bar(found)
-                if found["over"]:
-                    break
-            time.sleep(pause_s)
-            pause_s = min(POLL_MAX_S, pause_s * 1.5)
+    found = await_job(
+        port,
+        "backups/job",
+        job,
+        lambda told: f"{words}: {told['phase']}",
+        patience_s=PATIENCE_S,
+        words=words,
+        is_watched=not as_json,
+    )
     if found["problem"]:
         raise OperationError(f"{words} failed: {found['problem']}")
     document: Json = found["document"]
     return document
-
-
-@contextlib.contextmanager
-def _bar(words: str, *, is_shown: bool) -> Iterator[Any]:
-    """Shows how far a job is, at a terminal."""
-    if not is_shown:
-        yield lambda _found: None
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as progress:
-        task = progress.add_task(words, total=None)
-
-        def show_it(found: Json) -> None:
-            progress.update(
-                task,
-                description=f"{words}: {found['phase']}",
-                total=found["total"] or None,
-                completed=found["done"],
-            )
-
-        yield show_it
 
 
 def _text(place: Path | None) -> str:
